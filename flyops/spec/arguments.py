@@ -14,7 +14,12 @@ FALSE_WORDS = frozenset({"n", "no", "off", "0", "false", "f"})
 
 @dataclass(frozen=True)
 class Arg:
-    """One argument. `kind`: str, int, float, bool, list, dict, path, mode or raw. `secret` values are masked everywhere."""
+    """One argument. `kind`: str, int, float, bool, list, dict, path, mode, raw, blob or template. `secret` values are masked everywhere.
+
+    A `blob` is typed as the path of a file on the controller; the engine offers that file to the agent and the module
+    gets `{"path": typed, "sha256": …, "size": …}` (for a folder also `"tree": [{"path", "kind", "sha256", "size", "mode"}]`), and
+    fetches it with `host.blob(sha256)` only when it needs the bytes. A `template` is the same, rendered first.
+    """
 
     kind: str = "str"
     help: str = ""
@@ -110,6 +115,8 @@ CONVERT = {
     "dict": _to_dict,
     "mode": to_mode,
     "raw": lambda value: value,
+    "blob": lambda value: value,
+    "template": lambda value: value,
 }
 
 
