@@ -59,3 +59,86 @@ class LogsOptions:
 
     target: Target = Target()
     lines: int = 50
+
+
+@dataclass(frozen=True)
+class PlayOptions:
+    """`invoke play FILE`."""
+
+    file: str
+    target: Target = Target()
+    tags: str = ""  # comma separated, as in Ansible
+    skip_tags: str = ""
+    start_at_task: str = ""
+
+
+@dataclass(frozen=True)
+class ProvisionOptions:
+    """`invoke provision NAME`."""
+
+    name: str
+    gpu: bool = False
+    cpus: str = ""  # a list as 0-3,6; empty: all of the machine
+    memory: str = ""  # as 2G; empty: no limit
+    rootfs: str = ""  # a prebuilt root file system (tar); empty: the cached one is made
+    network: str = "bridge"  # bridge | none
+    plan: bool = False  # only show what would be done
+    json: bool = False
+    verbose: bool = False
+
+
+@dataclass(frozen=True)
+class RetireOptions:
+    """`invoke retire NAME`."""
+
+    name: str
+    plan: bool = False
+    json: bool = False
+    verbose: bool = False
+
+
+@dataclass(frozen=True)
+class BuildOptions:
+    """`invoke build`."""
+
+    gpu: bool = False
+    arch: str = ""  # with gpu: also put PTX for this arch (sm_90) into the release
+    json: bool = False
+
+
+@dataclass(frozen=True)
+class PtxOptions:
+    """`invoke ptx`."""
+
+    arch: str = ""  # empty: what the card is, sm_75 where there is none
+    out: str = ""
+    driver: str = ""  # the driver that must load it (535.54.03); empty: this machine's, if it has one
+    json: bool = False
+
+
+@dataclass(frozen=True)
+class TestOptions:
+    """`invoke test`."""
+
+    __test__ = False  # a class of options, not of tests
+
+    only: str = ""  # a pytest -k expression
+    quick: bool = False  # leave out what needs a guest, root, a card or minutes
+    python: bool = True
+    rust: bool = True
+
+
+@dataclass(frozen=True)
+class LintOptions:
+    """`invoke lint`."""
+
+    fix: bool = False
+    python: bool = True
+    rust: bool = True
+
+
+@dataclass(frozen=True)
+class InventoryOptions:
+    """`invoke inventory` and `invoke facts`."""
+
+    target: Target = Target()

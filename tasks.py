@@ -1,0 +1,234 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tasks of `./fly` and `invoke`: options in, one call, exit code out. What they do is in playbooks/ and flyops/operations/."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable
+from typing import Any
+
+# Invoke turns bytecode off for what it loads; a second call would compile everything again.
+sys.dont_write_bytecode = False
+
+from invoke import Context, Task, task  # noqa: E402
+
+from flyops import cli  # noqa: E402
+
+
+
+def operation(helps: dict[str, str] | None = None) -> Callable[[Callable[..., None]], Task[Any]]:
+    """A task whose options about hosts are the same everywhere, with their help."""
+
+    def make(body: Callable[..., None]) -> Task[Any]:
+        names = {name.replace("_", "-") for name in inspect.signature(body).parameters}
+        many = [name for name in ("inventory", "extra") if name in names]
+        texts = {name: text for name, text in {**cli.TARGET_HELP, **(helps or {})}.items() if name in names}
+        made: Task[Any] = task(body, iterable=many, positional=[name for name in ("file", "name") if name in names], help=texts)
+        return made
+
+    return make
+
+
+@operation(cli.DEPLOY_HELP)
+def deploy(
+    c: Context, inventory: list[str], extra: list[str], limit: str = "", check: bool = False, diff: bool = False, json: bool = False,
+    verbose: bool = False, forks: int = 20, gpu: bool = False, release: str = "", connectome: str = "", allow_jit: bool = False,
+    accept: str = "", force: bool = False, wait: float = 0.0, record: str = "",
+) -> None:  # fmt: skip
+    """
+    Build, publish and run flysim; with no inventory or limit: on this machine.
+
+    Example: ./fly deploy --gpu --limit dev1 --record records/
+    """
+    cli.operation("deploy", "DeployOptions", locals())
+
+
+@operation(cli.ROLLBACK_HELP)
+def rollback_cpu(
+    c: Context, inventory: list[str], extra: list[str], limit: str = "", check: bool = False, diff: bool = False, json: bool = False,
+    verbose: bool = False, forks: int = 20, force: bool = False, wait: float = 0.0,
+) -> None:  # fmt: skip
+    """
+    The GPU backend off: threads and CPUs as they were, proof that real time holds.
+
+    Example: ./fly rollback-cpu --limit dev1
+    """
+    cli.operation("rollback_cpu", "RollbackOptions", locals())
+
+
+@operation(cli.ROLLBACK_HELP)
+def rollback(
+    c: Context, inventory: list[str], extra: list[str], limit: str = "", check: bool = False, diff: bool = False, json: bool = False,
+    verbose: bool = False, forks: int = 20, force: bool = False, wait: float = 0.0,
+) -> None:  # fmt: skip
+    """
+    The release before, after the checkpoint gate.
+
+    Example: ./fly rollback --limit dev1
+    """
+    cli.operation("rollback", "RollbackOptions", locals())
+
+
+@operation({"allow-jit": "accept PTX that the driver compiles itself", "record": "folder for the dated report"})
+def verify(
+    c: Context, inventory: list[str], extra: list[str], limit: str = "", check: bool = False, diff: bool = False, json: bool = False,
+    verbose: bool = False, forks: int = 20, allow_jit: bool = False, record: str = "",
+) -> None:  # fmt: skip
+    """
+    The five checks, on a trial beside the live unit.
+
+    Example: ./fly verify --limit dev1 --json
+    """
+    cli.operation("verify", "VerifyOptions", locals())
+
+
+@operation()
+def start(
+    c: Context, inventory: list[str], extra: list[str], limit: str = "", check: bool = False, diff: bool = False, json: bool = False,
+    verbose: bool = False, forks: int = 20,
+) -> None:  # fmt: skip
+    """
+    Start flysim and its page where they are deployed.
+
+    Example: ./fly start
+    """
+    cli.operation("start", "Target", locals())
+
+
+@operation()
+def stop(
+    c: Context, inventory: list[str], extra: list[str], limit: str = "", check: bool = False, diff: bool = False, json: bool = False,
+    verbose: bool = False, forks: int = 20,
+) -> None:  # fmt: skip
+    """
+    Stop flysim and its page; the brain's state is saved first.
+
+    Example: ./fly stop --limit dev1
+    """
+    cli.operation("stop", "Target", locals())
+
+
+@operation()
+def status(
+    c: Context, inventory: list[str], extra: list[str], limit: str = "", json: bool = False, verbose: bool = False, forks: int = 20,
+) -> None:  # fmt: skip
+    """
+    Backend, realtime factor, release and page of each host; changes nothing.
+
+    Example: ./fly status --json
+    """
+    cli.operation("status", "Target", locals())
+
+
+@operation({"lines": "how many of the last lines (default 50)"})
+def logs(
+    c: Context, inventory: list[str], extra: list[str], limit: str = "", json: bool = False, verbose: bool = False, forks: int = 20,
+    lines: int = 50,
+) -> None:  # fmt: skip
+    """
+    The last log lines of flysim and its page.
+
+    Example: ./fly logs --limit dev1 --lines 200
+    """
+    cli.operation("logs", "LogsOptions", locals())
+
+
+@operation()
+def facts(
+    c: Context, inventory: list[str], extra: list[str], limit: str = "", json: bool = False, verbose: bool = False, forks: int = 20,
+) -> None:  # fmt: skip
+    """
+    What flyops sees on each host (the facts of `setup`); changes nothing.
+
+    Example: ./fly facts --limit dev1 --json
+    """
+    cli.operation("facts", "InventoryOptions", locals())
+
+
+@operation()
+def inventory(
+    c: Context, inventory: list[str], extra: list[str], limit: str = "", json: bool = False, verbose: bool = False,
+) -> None:  # fmt: skip
+    """
+    The hosts, their groups and their variables.
+
+    Example: ./fly inventory --inventory inventory/example
+    """
+    cli.operation("inventory", "InventoryOptions", locals())
+
+
+@operation(cli.PLAY_HELP)
+def play(
+    c: Context, file: str, inventory: list[str], extra: list[str], limit: str = "", check: bool = False, diff: bool = False,
+    json: bool = False, verbose: bool = False, forks: int = 20, tags: str = "", skip_tags: str = "", start_at_task: str = "",
+) -> None:  # fmt: skip
+    """
+    Run any playbook.
+
+    Example: ./fly play site.yml --inventory inventory/example --check --diff
+    """
+    cli.operation("play", "PlayOptions", locals())
+
+
+@operation(cli.PROVISION_HELP)
+def provision(
+    c: Context, name: str, gpu: bool = False, cpus: str = "", memory: str = "", rootfs: str = "", network: str = "bridge",
+    plan: bool = False, json: bool = False, verbose: bool = False,
+) -> None:  # fmt: skip
+    """
+    A new dev container on this machine (root), added to the inventory.
+
+    Example: ./fly provision dev1 --cpus 0-3 --memory 4G
+    """
+    cli.operation("provision", "ProvisionOptions", locals())
+
+
+@operation({"name": "the container", "plan": "only show what would be done", "json": "events as JSON lines"})
+def retire(c: Context, name: str, plan: bool = False, json: bool = False, verbose: bool = False) -> None:
+    """
+    Remove a dev container; the service's state is archived first.
+
+    Example: ./fly retire dev1
+    """
+    cli.operation("retire", "RetireOptions", locals())
+
+
+@operation({"gpu": "with the CUDA backend (FLY_CARGO_FEATURES=cuda does the same)", "arch": "add PTX for this card, as sm_90", "json": "the release as JSON"})
+def build(c: Context, gpu: bool = False, arch: str = "", json: bool = False) -> None:
+    """
+    Build a release of flysim; quick when nothing changed.
+
+    Example: ./fly build --gpu --arch sm_90
+    """
+    cli.operation("build", "BuildOptions", locals())
+
+
+@operation({"arch": "sm_75, sm_90 … (default: this machine's card, else sm_75)", "out": "where to write it", "driver": "must load in this driver (535)", "json": "as JSON"})
+def ptx(c: Context, arch: str = "", out: str = "", driver: str = "", json: bool = False) -> None:
+    """
+    Build and check the PTX of the kernels, with nvcc or NVRTC.
+
+    Example: ./fly ptx --arch sm_90 --out sm_90.ptx
+    """
+    cli.operation("ptx", "PtxOptions", locals())
+
+
+@operation({"only": "a pytest -k expression", "quick": "without guests, root, card and slow tests", "python": "the Python tests", "rust": "the cargo tests"})
+def test(c: Context, only: str = "", quick: bool = False, python: bool = True, rust: bool = True) -> None:
+    """
+    Run the tests, Rust and Python.
+
+    Example: ./fly test --quick --no-rust
+    """
+    cli.operation("test", "TestOptions", locals())
+
+
+@operation({"fix": "mend what can be mended", "python": "the Python side", "rust": "the Rust side"})
+def lint(c: Context, fix: bool = False, python: bool = True, rust: bool = True) -> None:
+    """
+    Style, types, layers, tidiness; Python and Rust.
+
+    Example: ./fly lint --fix --no-rust
+    """
+    cli.operation("lint", "LintOptions", locals())
