@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Union
 
 
 @dataclass(frozen=True)
@@ -35,4 +35,4 @@ class Same:
     msg: str = ""
 
 
-Decision = Change | Same | None
+Decision = Union[Change, Same, None]

@@ -67,10 +67,11 @@ def to_mode(value: Any) -> int | str:
     if isinstance(value, bool):
         raise ValueError(f"expected a file mode such as '0644', found {value!r}")
     if isinstance(value, int):
-        if str(value).isdigit() and 0o1000 <= value and all(c in "01234567" for c in str(value)) and len(str(value)) == 3:
-            raise ValueError(f"expected a file mode in octal, found the decimal number {value}; write '0{value}' (in quotes)")
+        if not 0 <= value <= 0o7777:
+            raise ValueError(f"expected a file mode from 0 to 07777, found {value}")
         return value
-    text = str(value).strip().removeprefix("0o")
+    text = str(value).strip()
+    text = text[2:] if text.startswith("0o") else text
     if text and all(c in "01234567" for c in text):
         return int(text, 8)
     if text and any(op in text for op in "=+-") and text[0] in "ugoa+-=":
