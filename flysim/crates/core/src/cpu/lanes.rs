@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Sixteen neurons through one window. This is the code that all CPU time goes to.
+
+use crate::hash;
+use crate::params::*;
+use crate::state::slot;
+
+/// Neurons of a block: enough independent chains to hide the latency of one, few enough to stay in registers.
+pub(super) const LANES: usize = 16;
+
+/// State of sixteen neurons and their part of the delay ring, next to each other in memory.
+#[derive(Clone)]
+#[repr(C, align(64))]
+pub(super) struct Block {
+    pub(super) v: [f64; LANES],
+    pub(super) g: [f64; LANES],
+    /// Ticks of refractory period left.
+    pub(super) refractory: [i32; LANES],
+    /// Refractory period after a spike: 0 for driven neurons.
+    pub(super) period: [i32; LANES],
+    /// Sums of contacts due, by slot.
+    pub(super) ring: [[i32; LANES]; WINDOW],
+}
+
+/// What to run: up to [`WINDOW`] ticks from `tick`.
+pub(super) struct Span<'a> {
+    pub(super) tick: u64,
+    pub(super) ticks: usize,
+    /// Index of the block's first neuron, and how many of its lanes are neurons.
+    pub(super) first: u32,
+    pub(super) lanes: usize,
+    /// Bit per slot of the ring that may hold input.
+    pub(super) due: u32,
+    /// Per lane, bit k: a kick at `tick + k`. `None` when nobody here is kicked.
+    pub(super) kicks: Option<&'a [u32; LANES]>,
+}
+
+/// A spike that has not been scattered yet: `after` ticks into its window.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Emitted {
+    pub(super) neuron: u32,
+    pub(super) after: u8,
+}
+
+/// What a window produced. Reused from window to window.
+#[derive(Default)]
+pub(super) struct Outcome {
+    pub(super) emitted: Vec<Emitted>,
+    /// Sums of hash shares by tick, or nothing when nobody asked.
+    pub(super) hashes: Option<[u64; WINDOW]>,
+}
+
+impl Block {
+    pub(super) fn at_rest() -> Block {
+        Block {
+            v: [V_REST_MV; LANES],
+            g: [0.0; LANES],
+            refractory: [0; LANES],
+            period: [i32::from(REFRACTORY_TICKS); LANES],
+            ring: [[0; LANES]; WINDOW],
+        }
+    }
+
+    /// True when stepping cannot change a bit: such a block is skipped until something arrives.
+    pub(super) fn is_fixed_point(&self) -> bool {
+        (0..LANES).all(|l| {
+            let stepped = V_REST_MV + (self.v[l] - V_REST_MV) * A + self.g[l] * C;
+            self.g[l] == 0.0 && self.refractory[l] == 0 && stepped == self.v[l]
+        })
+    }
+
+    fn hash(&self, span: &Span, spiked: u32) -> u64 {
+        (0..span.lanes).fold(0, |sum: u64, l| {
+            let refractory = self.refractory[l] as u8;
+            let share =
+                hash::neuron(span.first + l as u32, self.v[l], self.g[l], refractory, spiked >> l & 1 == 1);
+            sum.wrapping_add(share)
+        })
+    }
+}
+
+/// Adds the hash of a block that sleeps through the span.
+pub(super) fn asleep(block: &Block, span: &Span, out: &mut Outcome) {
+    if let Some(hashes) = &mut out.hashes {
+        let share = block.hash(span, 0);
+        hashes[..span.ticks].iter_mut().for_each(|h| *h = h.wrapping_add(share));
+    }
+}
+
+/// Runs a block through the span: state update, threshold, arrivals, reset, tick by tick.
+#[inline(always)]
+pub(super) fn window(block: &mut Block, span: &Span, out: &mut Outcome) {
+    let kicked = span.kicks.map_or(0, |k| k.iter().fold(0, |all, m| all | m));
+    for k in 0..span.ticks {
+        let hot = step(block);
+        let spiked = if hot { crossed(block) } else { 0 };
+        let slot = slot(span.tick + k as u64);
+        if span.due >> slot & 1 == 1 {
+            arrive(block, slot);
+        }
+        if kicked >> k & 1 == 1 {
+            kick(block, span, k);
+        }
+        if spiked != 0 {
+            reset(block, span, spiked, k, &mut out.emitted);
+        }
+        if let Some(hashes) = &mut out.hashes {
+            hashes[k] = hashes[k].wrapping_add(block.hash(span, spiked));
+        }
+    }
+}
+
+/// State update of all lanes; true when one is above threshold. A refractory lane is stepped as well: it rests at
+/// v = reset = rest and g = 0, where the step changes nothing.
+#[inline(always)]
+fn step(block: &mut Block) -> bool {
+    let mut above = [0u64; LANES];
+    for l in 0..LANES {
+        let v = V_REST_MV + (block.v[l] - V_REST_MV) * A + block.g[l] * C;
+        let g = block.g[l] * B;
+        block.v[l] = v;
+        block.g[l] = if g.abs() < G_FLUSH_MV { 0.0 } else { g };
+        above[l] = u64::from(v > V_THRESHOLD_MV);
+    }
+    for l in 0..LANES {
+        block.refractory[l] = (block.refractory[l] - 1).max(0);
+    }
+    above.iter().fold(0, |any, a| any | a) != 0
+}
+
+#[inline(never)]
+fn crossed(block: &Block) -> u32 {
+    (0..LANES).fold(0, |mask, l| mask | u32::from(block.v[l] > V_THRESHOLD_MV) << l)
+}
+
+/// Adds the input of a slot and empties it. A neuron that is refractory or spikes in this tick drops it.
+#[inline(always)]
+fn arrive(block: &mut Block, slot: usize) {
+    let contacts = std::mem::replace(&mut block.ring[slot], [0; LANES]);
+    for l in 0..LANES {
+        let open = block.refractory[l] == 0 && block.v[l] <= V_THRESHOLD_MV;
+        // Adding +0.0 is no change: g is never -0.0, the flush sees to that.
+        block.g[l] += if open { WEIGHT_MV * f64::from(contacts[l]) } else { 0.0 };
+    }
+}
+
+#[inline(never)]
+fn kick(block: &mut Block, span: &Span, k: usize) {
+    let Some(kicks) = span.kicks else { return };
+    for l in 0..LANES {
+        let open = block.refractory[l] == 0 && block.v[l] <= V_THRESHOLD_MV;
+        if open && kicks[l] >> k & 1 == 1 {
+            block.v[l] += KICK_MV;
+        }
+    }
+}
+
+#[inline(never)]
+fn reset(block: &mut Block, span: &Span, spiked: u32, k: usize, emitted: &mut Vec<Emitted>) {
+    for l in (0..LANES).filter(|l| spiked >> l & 1 == 1) {
+        block.v[l] = V_RESET_MV;
+        block.g[l] = 0.0;
+        block.refractory[l] = block.period[l];
+        emitted.push(Emitted { neuron: span.first + l as u32, after: k as u8 });
+    }
+}
