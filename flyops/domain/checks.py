@@ -1,0 +1,350 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The five checks (and the health check) as ordered data, and their judges: texts and numbers in, a verdict out. Pure."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Any, Mapping, Sequence, Tuple
+
+from flyops.domain import nvidia, ptx
+
+PASSED, FAILED, NOT_APPLICABLE, NOT_REACHED = "passed", "failed", "not_applicable", "not_reached"
+BUILD_HINT = "build with the feature: FLY_CARGO_FEATURES=cuda (invoke build, or invoke deploy --gpu, which does it)"
+TICKS_PER_S = 10_000  # dt is 0.1 ms
+MIN_FACTOR = 0.99
+MIN_HZ = 1.0
+MAX_HZ = 100.0  # a brain that spins in its self-sustaining state measures nothing
+MAX_GPU_CORES = 1.0
+MAX_GPU_SHARE = 0.5
+
+
+@dataclass(frozen=True)
+class Check:
+    """One check as people see it."""
+
+    name: str
+    title: str
+    looked_at: str
+    wanted: str
+    gpu_only: bool = True
+
+
+CHECKS: Tuple[Check, ...] = (
+    Check("feature", "1 The feature is in the binary", "log lines of this start", "`cuda feature compiled in`, then `cuda backend attached`"),
+    Check(
+        "card",
+        "2 The container sees the card",
+        "nodes under /dev, /proc/devices, library file names, a CUDA context",
+        "character devices with live majors, libraries of the loaded module's version, a context that opens",
+    ),
+    Check("ptx", "3 The PTX fits the card", "the release's PTX and the attached line", "built for the card's compute capability, ISA the driver loads, exact"),
+    Check(
+        "bitexact",
+        "4 Bit-exact",
+        "version strings, replay of one live checkpoint, thirds on CPU, GPU, CPU",
+        "equal strings, equal hashes, spikes in each third",
+    ),
+    Check(
+        "cost",
+        "5 Cost",
+        "host cores, realtime factor and activity over a fixed window",
+        f"factor >= {MIN_FACTOR} in both, GPU < {MAX_GPU_CORES:g} core and <= {MAX_GPU_SHARE:g} of the CPU kernel's, mean activity > {MIN_HZ:g} Hz in both",
+    ),
+)
+HEALTH = Check("health", "The service is well", "two reads of /status, by an outside clock", f"ticks grow, factor >= {MIN_FACTOR}, backend as wanted, pid stable", False)
+WINDOW = Check("window", "One window of cost", "host cores, realtime factor and activity over a fixed window", "measured, not judged", False)
+BY_NAME: Mapping[str, Check] = {check.name: check for check in (*CHECKS, HEALTH, WINDOW)}
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A verdict with what it rests on. `fix` says what to do about a failure."""
+
+    verdict: str
+    seen: str
+    fix: str = ""
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+
+def values(name: str, judged: Judged) -> dict[str, Any]:
+    """The result of a check as the module returns it and the report reads it."""
+    check = BY_NAME[name]
+    return {
+        "check": name,
+        "title": check.title,
+        "looked_at": check.looked_at,
+        "wanted": check.wanted,
+        "seen": judged.seen,
+        "verdict": judged.verdict,
+        "fix": judged.fix,
+        "details": dict(judged.details),
+    }
+
+
+def not_applicable(name: str, why: str = "does not apply to a CPU deploy") -> Judged:
+    """For a deploy in which this check has nothing to look at."""
+    return Judged(NOT_APPLICABLE, why) if BY_NAME[name].gpu_only else Judged(NOT_REACHED, why)
+
+
+def _all(problems: Sequence[str], seen: str, fix: str = "", **details: Any) -> Judged:
+    return Judged(FAILED, "; ".join(problems), fix, details) if problems else Judged(PASSED, seen, "", details)
+
+
+# 1 feature
+
+FEATURE_LINE = "cuda feature compiled in"
+ATTACHED_LINE = "cuda backend attached"
+
+
+def _saying(log: str, words: str) -> str:
+    """The last line in which the program itself says `words` (at its start, after any timestamp and level), not one that quotes them."""
+    pattern = re.compile(r"^(?:\S+ ){0,6}?(?P<text>" + re.escape(words) + r"\b.*)$")
+    found = [match.group("text") for match in map(pattern.match, log.splitlines()) if match]
+    return found[-1] if found else ""
+
+
+def last_lines(log: str, count: int = 5) -> str:
+    """The end of a log, for a failure's text."""
+    return "\n".join([line for line in log.splitlines() if line.strip()][-count:])
+
+
+def judge_feature(log: str, exit_code: int | None = None) -> Judged:
+    """`log` holds the lines of one start only. The env file is no evidence and is not asked."""
+    compiled, attached = _saying(log, FEATURE_LINE), _saying(log, ATTACHED_LINE)
+    details = {"compiled": compiled, "attached": attached, "exit_code": exit_code, "tail": last_lines(log)}
+    if not compiled:
+        seen = "no such line: this binary has no cuda feature" if log.strip() else "no log of this start"
+        if exit_code is not None:
+            seen += f" (it ended with exit code {exit_code})"
+        return Judged(FAILED, seen, BUILD_HINT, details)
+    if not attached:
+        ended = f" and ended with exit code {exit_code}" if exit_code is not None else ""
+        why = "FLY_LIF_CUDA=1 must be in its settings, and the guest must have the card (check 2); its last lines:\n" + last_lines(log)
+        return Judged(FAILED, f"`{compiled}`, but it never held the card{ended}", why, details)
+    return Judged(PASSED, f"`{compiled}`; `{attached}`", "", details)
+
+
+# 2 card
+
+
+def judge_card(nodes: Sequence[nvidia.Verdict], module_version: str, library_names: Sequence[str], context: Mapping[str, Any]) -> Judged:
+    """Nodes, versions and an opened context, in that order: the first cause is named first, all of them are told."""
+    problems = [v.text for v in nodes if not v.right and v.state != "mode"]
+    if not any("/nvidia" in v.node.path and v.node.minor < 254 and v.right for v in nodes):
+        problems.append("no usable card node (/dev/nvidiaN)")
+    same, text = nvidia.judge_versions(module_version, library_names)
+    if not same:
+        problems.append(text)
+    opened = judge_context(context)
+    if opened:
+        problems.append(opened)
+    fix = "give the guest the card: invoke provision NAME --gpu (deploy never edits a container's config)"
+    card = context.get("name", "")
+    seen = f"{len(nodes)} nodes right, {text}, context opened on {card} (cc {context.get('cc', '?')})"
+    return _all(problems, seen, fix if problems else "", nodes=[v.text for v in nodes], module=module_version, context=dict(context))
+
+
+def judge_context(context: Mapping[str, Any]) -> str:
+    """Empty when a CUDA context opened; else the step, the code and its meaning."""
+    if context.get("error"):
+        return f"CUDA context: {context['error']}"
+    if context.get("code"):
+        return f"CUDA context: {context.get('step', '?')} gave {nvidia.cuda_error(int(context['code']))}"
+    if not context.get("devices"):
+        return "CUDA context: the driver answers and shows no device"
+    return "" if context.get("opened") else "CUDA context: the program ended before it opened one"
+
+
+# 3 ptx
+
+
+def pick_ptx(names: Sequence[str], cc: int) -> str:
+    """Name of the release's PTX that a card would take: that of its own arch, else of the highest below it (JIT), else none."""
+    numbered = {ptx.number(name.rpartition("/")[2][: -len(".ptx")]): name for name in names if name.endswith(".ptx")}
+    below = [arch for arch in numbered if 0 < arch <= cc]
+    return numbered[max(below)] if below else ""
+
+
+def _said(attached: str) -> str:
+    """`JIT`, `exact` or nothing: flysim's own word on how the card took the PTX."""
+    if re.search(r"\bJIT\b", attached, re.IGNORECASE):
+        return "JIT"
+    return "exact" if re.search(r"\bexact\b", attached, re.IGNORECASE) else ""
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """What check 3 looks at: the file, its text, the card's compute capability (90), the driver and the attached line."""
+
+    name: str
+    text: str
+    cc: int
+    driver: str
+    attached: str
+
+
+def judge_ptx(looked: Loaded, allow_jit: bool = False) -> Judged:
+    """The file against card and driver, and flysim's own word on whether it was exact. Both have to agree."""
+    arch = f"sm_{looked.cc}"
+    header, how, said = ptx.header(looked.text), ptx.loads(looked.text, arch), _said(looked.attached)
+    details: dict[str, Any] = {"file": looked.name, "card": arch, "driver": looked.driver, "attached": looked.attached, "jit": how == "jit" or said == "JIT"}
+    build = f"build it: invoke ptx ARCH={arch} (deploy --gpu does)"
+    if header is None:
+        return Judged(FAILED, f"no PTX for {arch} in the release ({looked.name or 'none that this card could take'})", build, details)
+    details.update(version="{}.{}".format(*header.isa), target=header.target)
+    problems = [text for text in ptx.problems(looked.text, header.target, looked.driver or "unknown") if text]
+    if problems or how == "no":
+        problems += [f".target: {header.target} does not run on {arch}"] if how == "no" else []
+        return Judged(FAILED, f"{looked.name}: " + "; ".join(problems), f"{build}; where the driver is too old for it: an older toolkit (NVRTC 12.0), or a newer driver", details)
+    seen = f"{looked.name}: .version {details['version']} for driver {looked.driver}, .target {header.target} on {arch}"
+    if not said:
+        return Judged(FAILED, f"{seen}; flysim's attached line says neither exact nor JIT: {looked.attached or 'no such line'}", "look at check 1", details)
+    if how == "exact" and said == "exact":
+        return Judged(PASSED, f"{seen}; flysim says exact", "", details)
+    if how == "jit" and said == "exact":
+        return Judged(FAILED, f"{seen}; flysim says exact: another PTX was loaded", "look at FLY_PTX and at the release's ptx folder", details)
+    jit = f"JIT: {seen}; flysim says JIT"
+    return Judged(PASSED, f"{jit} (allowed by --allow-jit)", "", details) if allow_jit else Judged(FAILED, jit, f"{build}, or --allow-jit", details)
+
+
+# 4 bitexact
+
+
+def _thirds_problems(thirds: Mapping[str, Any]) -> list[str]:
+    parts = thirds.get("thirds") or thirds.get("parts") or []
+    out = []
+    if len(parts) != 3:
+        return [f"thirds: expected three parts, found {len(parts)}"]
+    if thirds.get("hash") != thirds.get("unbroken_hash") or not thirds.get("hash"):
+        out.append(f"thirds: on {', '.join(str(p.get('backend')) for p in parts)} they end at hash {thirds.get('hash')}, the unbroken CPU run at {thirds.get('unbroken_hash')}")
+    if thirds.get("equal") is False:
+        out.append("thirds: flysim says they differ")
+    out += [f"thirds: no spikes in third {number} ({p.get('backend')})" for number, p in enumerate(parts, 1) if not p.get("spikes")]
+    if "cuda" not in [p.get("backend") for p in parts]:
+        out.append("thirds: none of them ran on the GPU")
+    return out
+
+
+@dataclass(frozen=True)
+class Exactness:
+    """What check 4 looks at. A hash is what `flysim replay` printed for one copied checkpoint; `thirds` is `flysim thirds`' JSON."""
+
+    compatibility: Tuple[str, str]  # release before, this release
+    kernel: Tuple[str, str]
+    replay: Tuple[Mapping[str, Any], Mapping[str, Any]]
+    thirds: Mapping[str, Any]
+    ticks: int
+
+
+def judge_bitexact(looked: Exactness) -> Judged:
+    """Strings, replay and thirds; every difference is told."""
+    problems = []
+    for what, (old, new) in (("compatibility string", looked.compatibility), ("kernel version", looked.kernel)):
+        if not old or not new:
+            problems.append(f"{what}: {'the release before' if not old else 'this release'} did not print one")
+        elif old != new:
+            problems.append(f"{what} changed: {old} -> {new}")
+    old_run, new_run = looked.replay
+    for who, run in (("the release before", old_run), ("this release", new_run)):
+        if not run.get("hash"):
+            problems.append(f"replay: {who} gave no hash")
+        elif run.get("ticks", looked.ticks) != looked.ticks:
+            problems.append(f"replay: {who} ran {run.get('ticks')} ticks, asked were {looked.ticks}")
+    if old_run.get("hash") and new_run.get("hash") and old_run["hash"] != new_run["hash"]:
+        problems.append(f"replay of {looked.ticks} ticks from one checkpoint: {old_run['hash']} before, {new_run['hash']} now")
+    problems += _thirds_problems(looked.thirds)
+    fix = "do not deploy this build: its trajectory is another. A wanted change goes through a new kernel version and a plain deploy with --accept kernel"
+    seen = f"strings equal; {looked.ticks} ticks end at {new_run.get('hash')} on both releases; thirds end at {looked.thirds.get('hash')}, as unbroken"
+    details = {"compatibility": list(looked.compatibility), "kernel": list(looked.kernel), "replay": [dict(old_run), dict(new_run)], "thirds": dict(looked.thirds)}
+    return _all(problems, seen, fix if problems else "", **details)
+
+
+# 5 cost
+
+
+def summarise(sample: Mapping[str, Any], ticks_per_s: int = TICKS_PER_S) -> dict[str, Any]:
+    """One window out of the sampler's raw rows: host cores, realtime factor by the outside clock, mean activity, CPU utilisation."""
+    rows = sample.get("rows") or []
+    if len(rows) < 2:
+        return {"error": sample.get("error") or f"expected at least two samples, found {len(rows)}"}
+    first, last = rows[0], rows[-1]
+    seconds = last["t"] - first["t"]
+    brain_s = (last["tick"] - first["tick"]) / ticks_per_s
+    neurons = last.get("neurons") or 0
+    busy, total = last["busy_jiffies"] - first["busy_jiffies"], last["all_jiffies"] - first["all_jiffies"]
+    return {
+        "seconds": round(seconds, 3),
+        "cores": round((last["cpu_s"] - first["cpu_s"]) / seconds, 4) if seconds > 0 else 0.0,
+        "factor": round(brain_s / seconds, 5) if seconds > 0 else 0.0,
+        "hz": round((last["spikes"] - first["spikes"]) / neurons / brain_s, 4) if neurons and brain_s > 0 else 0.0,
+        "utilisation": round(busy / total, 4) if total > 0 else 0.0,
+        "threads": last.get("threads"),
+        "backend": last.get("backend"),
+        "pid_stable": len({row.get("pid") for row in rows}) == 1 and first["start"] == last["start"],
+        "tick_before": first["tick"],
+        "tick_after": last["tick"],
+    }
+
+
+def _window_problems(who: str, backend: str, window: Mapping[str, Any]) -> list[str]:
+    if window.get("error"):
+        return [f"{who}: {window['error']}"]
+    out = []
+    if window["backend"] != backend:
+        out.append(f"{who}: expected backend {backend}, found {window['backend']}")
+    if not window["pid_stable"]:
+        out.append(f"{who}: the process changed within the window")
+    if window["factor"] < MIN_FACTOR:
+        out.append(f"{who}: realtime factor {window['factor']:.4f}, expected >= {MIN_FACTOR}")
+    if not window["hz"] > MIN_HZ:
+        out.append(f"{who}: mean activity {window['hz']:.3f} Hz, expected > {MIN_HZ:g} (a silent brain costs nothing on any kernel)")
+    if window["hz"] > MAX_HZ:
+        out.append(f"{who}: mean activity {window['hz']:.1f} Hz, expected <= {MAX_HZ:g} (a spinning brain measures another load)")
+    return out
+
+
+def judge_cost(cpu: Mapping[str, Any], gpu: Mapping[str, Any], max_cores: float = MAX_GPU_CORES, max_share: float = MAX_GPU_SHARE) -> Judged:
+    """Two windows of `summarise`, the CPU kernel's at its own thread count and the GPU's."""
+    problems = _window_problems("CPU kernel", "cpu", cpu) + _window_problems("GPU", "cuda", gpu)
+    details = {"cpu": dict(cpu), "gpu": dict(gpu), "max_cores": max_cores, "max_share": max_share}
+    if cpu.get("error") or gpu.get("error"):
+        return Judged(FAILED, "; ".join(problems), "start what is missing and check again", details)
+    if not gpu["cores"] < max_cores:
+        problems.append(f"the GPU run takes {gpu['cores']:.3f} host cores, expected < {max_cores:g}")
+    if gpu["cores"] > max_share * cpu["cores"]:
+        problems.append(f"the GPU run takes {gpu['cores']:.3f} host cores, the CPU kernel {cpu['cores']:.3f}: expected <= {max_share:g} of it")
+    seen = (
+        f"GPU {gpu['cores']:.3f} cores, factor {gpu['factor']:.4f}, {gpu['hz']:.2f} Hz; "
+        f"CPU {cpu['cores']:.3f} cores ({cpu['threads']} threads), factor {cpu['factor']:.4f}, {cpu['hz']:.2f} Hz; machine busy {gpu['utilisation']:.0%} / {cpu['utilisation']:.0%}"
+    )
+    judged = _all(problems, seen, "the CPU settings stay; see the two windows in details", **details)
+    return judged if problems else Judged(PASSED, seen, "", details)
+
+
+# health
+
+
+def judge_health(first: Mapping[str, Any], second: Mapping[str, Any], seconds: float, backend: str = "", min_factor: float = MIN_FACTOR) -> Judged:
+    """Two reads of /status, `seconds` apart by an outside clock."""
+    details = {"first": dict(first), "second": dict(second), "seconds": seconds}
+    for number, status in (("first", first), ("second", second)):
+        if "tick" not in status:
+            return Judged(FAILED, f"the {number} read of /status did not answer: {status.get('error', 'no tick in it')}", "look at its log: invoke logs", details)
+    speed = float(second.get("speed", 1) or 0)
+    grown = second["tick"] - first["tick"]
+    factor = grown / TICKS_PER_S / seconds if seconds > 0 else 0.0
+    details["factor"] = round(factor, 5)
+    problems = []
+    if second.get("paused"):
+        problems.append("it is paused")
+    if grown <= 0:
+        problems.append(f"ticks stand still at {second['tick']}")
+    elif factor < min_factor * (speed or 1):
+        problems.append(f"realtime factor {factor:.4f} by the outside clock, expected >= {min_factor * (speed or 1):g}")
+    if backend and second.get("backend") != backend:
+        problems.append(f"expected backend {backend}, found {second.get('backend')}")
+    if first.get("pid") != second.get("pid"):
+        problems.append(f"the process changed: pid {first.get('pid')} -> {second.get('pid')}")
+    seen = f"{second.get('backend')} backend, pid {second.get('pid')}, {grown} ticks in {seconds:.2f} s (factor {factor:.4f})"
+    return _all(problems, seen, "look at its log: invoke logs" if problems else "", **details)
