@@ -6,7 +6,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 # Invoke turns bytecode off for what it loads; a second call would compile everything again.
 sys.dont_write_bytecode = False
@@ -16,7 +16,6 @@ from invoke import Context, Task, task  # noqa: E402
 from flyops import cli  # noqa: E402
 
 
-
 def operation(helps: dict[str, str] | None = None) -> Callable[[Callable[..., None]], Task[Any]]:
     """A task whose options about hosts are the same everywhere, with their help."""
 
@@ -24,8 +23,8 @@ def operation(helps: dict[str, str] | None = None) -> Callable[[Callable[..., No
         names = {name.replace("_", "-") for name in inspect.signature(body).parameters}
         many = [name for name in ("inventory", "extra") if name in names]
         texts = {name: text for name, text in {**cli.TARGET_HELP, **(helps or {})}.items() if name in names}
-        made: Task[Any] = task(body, iterable=many, positional=[name for name in ("file", "name") if name in names], help=texts)
-        return made
+        positional = [name for name in ("file", "name") if name in names]
+        return cast("Task[Any]", task(body, iterable=many, positional=positional, help=texts))
 
     return make
 
@@ -194,7 +193,9 @@ def retire(c: Context, name: str, plan: bool = False, json: bool = False, verbos
     cli.operation("retire", "RetireOptions", locals())
 
 
-@operation({"gpu": "with the CUDA backend (FLY_CARGO_FEATURES=cuda does the same)", "arch": "add PTX for this card, as sm_90", "json": "the release as JSON"})
+@operation(
+    {"gpu": "with the CUDA backend (FLY_CARGO_FEATURES=cuda does the same)", "arch": "add PTX for this card, as sm_90", "json": "the release as JSON"}
+)
 def build(c: Context, gpu: bool = False, arch: str = "", json: bool = False) -> None:
     """
     Build a release of flysim; quick when nothing changed.
@@ -204,7 +205,14 @@ def build(c: Context, gpu: bool = False, arch: str = "", json: bool = False) -> 
     cli.operation("build", "BuildOptions", locals())
 
 
-@operation({"arch": "sm_75, sm_90 … (default: this machine's card, else sm_75)", "out": "where to write it", "driver": "must load in this driver (535)", "json": "as JSON"})
+@operation(
+    {
+        "arch": "sm_75, sm_90 … (default: this machine's card, else sm_75)",
+        "out": "where to write it",
+        "driver": "must load in this driver (535)",
+        "json": "as JSON",
+    }
+)
 def ptx(c: Context, arch: str = "", out: str = "", driver: str = "", json: bool = False) -> None:
     """
     Build and check the PTX of the kernels, with nvcc or NVRTC.
@@ -214,7 +222,9 @@ def ptx(c: Context, arch: str = "", out: str = "", driver: str = "", json: bool 
     cli.operation("ptx", "PtxOptions", locals())
 
 
-@operation({"only": "a pytest -k expression", "quick": "without guests, root, card and slow tests", "python": "the Python tests", "rust": "the cargo tests"})
+@operation(
+    {"only": "a pytest -k expression", "quick": "without guests, root, card and slow tests", "python": "the Python tests", "rust": "the cargo tests"}
+)
 def test(c: Context, only: str = "", quick: bool = False, python: bool = True, rust: bool = True) -> None:
     """
     Run the tests, Rust and Python.

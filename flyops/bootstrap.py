@@ -34,7 +34,9 @@ def main(words: Sequence[str]) -> int:
     words = list(words)
     if words[:1] == ["--offline"]:
         if len(words) < 2 or not os.path.isdir(words[1]):
-            return _complain("--offline needs a folder of wheels: ./fly --offline WHEELS …  (make one with: pip download -r requirements/run.txt -d WHEELS)")
+            return _complain(
+                "--offline needs a folder of wheels: ./fly --offline WHEELS …  (make one with: pip download -r requirements/run.txt -d WHEELS)"
+            )
         os.environ[OFFLINE] = os.path.abspath(words[1])
         del words[:2]
     try:
@@ -117,7 +119,11 @@ def _create(folder: Path, requirements: Path) -> None:
     base = _base_python()
     own_pip = [] if _has_module(base, "pip") else ["with pip"]
     made = subprocess.run(
-        [base, "-m", "venv", *([] if own_pip else ["--without-pip"]), str(folder)], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+        [base, "-m", "venv", *([] if own_pip else ["--without-pip"]), str(folder)],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     if made.returncode:
         raise BootstrapError("python's venv is missing or broken: install your system's package python3-venv (python3.11-venv)")

@@ -114,7 +114,7 @@ def operation(name: str, options_class: str, typed: dict[str, Any]) -> None:
         # Whoever read our output has had enough (`./fly logs | head`).
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = errors.EXIT_OK
-    except Exception:  # noqa: BLE001 - the outermost rim: a person sees one line, the rest goes to a file
+    except Exception:  # The outermost rim: a person sees one line, the rest goes to a file.
         code = _crash(name)
     if code:
         _end(code)

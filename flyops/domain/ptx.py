@@ -74,10 +74,12 @@ def problems(text: str, arch: str, driver: str = "") -> list[str]:
     if driver and newest is None:
         found.append("driver: expected %d or newer, found %s" % (_ISA[0][0], driver))
     if newest and seen.isa > newest:
-        found.append(".version: driver %s reads up to %d.%d, found %d.%d" % ((driver,) + newest + seen.isa))
+        found.append(".version: driver %s reads up to %d.%d, found %d.%d" % (driver, *newest, *seen.isa))
     fused = _FMA.findall(text)
     if fused:
-        found.append("%d fused multiply-adds (%s): floating point would differ from the CPU; compile with --fmad=false" % (len(fused), fused[0].strip()))
+        found.append(
+            "%d fused multiply-adds (%s): floating point would differ from the CPU; compile with --fmad=false" % (len(fused), fused[0].strip())
+        )
     return found
 
 

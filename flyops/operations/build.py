@@ -136,7 +136,9 @@ def _cargo(command: Sequence[str], workspace: Path, environment: Mapping[str, st
     last: deque[str] = deque(maxlen=40)
     crates = 0
     with Progress(f"building flysim {version}") as progress, log.open("w") as file:
-        process = subprocess.Popen(command, cwd=workspace, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        process = subprocess.Popen(
+            command, cwd=workspace, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
         assert process.stdout is not None
         try:
             for line in process.stdout:

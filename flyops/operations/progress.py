@@ -6,6 +6,7 @@ from __future__ import annotations
 import sys
 import time
 from types import TracebackType
+from typing import Self
 
 PLAIN_EVERY_S = 15.0
 
@@ -19,7 +20,7 @@ class Progress:
         self._last_plain = self._started
         self._terminal = sys.stderr.isatty()
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> Self:
         if not self._terminal:
             self._write(f"{self._title} …\n")
         return self

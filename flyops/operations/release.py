@@ -6,7 +6,6 @@ from __future__ import annotations
 import gzip
 import hashlib
 import io
-import os
 import shutil
 import tarfile
 import tempfile
@@ -136,14 +135,17 @@ def _sha256(path: Path) -> str:
 
 
 def _write_tar(folder: Path, target: Path) -> None:
-    with target.open("wb") as raw, gzip.GzipFile(filename="", mode="wb", fileobj=raw, mtime=0, compresslevel=9) as packed:
-        with tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as tar:
-            for path in [folder, *sorted(folder.rglob("*"))]:
-                info = tar.gettarinfo(path, arcname=str(path.relative_to(folder.parent)))
-                info.uid = info.gid = info.mtime = 0
-                info.uname = info.gname = "root"
-                info.mode = 0o755 if path.is_dir() or os.access(path, os.X_OK) else 0o644
-                tar.addfile(info, io.BytesIO(path.read_bytes()) if path.is_file() else None)
+    with (
+        target.open("wb") as raw,
+        gzip.GzipFile(filename="", mode="wb", fileobj=raw, mtime=0, compresslevel=9) as packed,
+        tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as tar,
+    ):
+        for path in [folder, *sorted(folder.rglob("*"))]:
+            info = tar.gettarinfo(path, arcname=str(path.relative_to(folder.parent)))
+            info.uid = info.gid = info.mtime = 0
+            info.uname = info.gname = "root"
+            info.mode = 0o755 if path.is_dir() or path.parent.name == "bin" else 0o644
+            tar.addfile(info, io.BytesIO(path.read_bytes()) if path.is_file() else None)
 
 
 def _unpack(tar: Path, work: Path) -> tuple[str, Manifest]:
