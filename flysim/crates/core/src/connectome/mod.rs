@@ -12,7 +12,7 @@
 //! | 64.. | table: per section 16 bytes name (zero padded), offset u64, length u64, sha256 |
 //! | then | sections, each at a multiple of 64 |
 //!
-//! Sections: `meta` (JSON: index_space, source), `roots` (u64 per neuron), `offsets` (u64, neurons + 1), `targets`
+//! Sections: `meta` (JSON: index_space, source, default_drive), `roots` (u64 per neuron), `offsets` (u64, neurons + 1), `targets`
 //! (u32 per edge, ascending within a row), `counts` (i16 per edge, signed contacts), `groups` (JSON list of name and
 //! size), `members` (u32, the groups' members one after another), `attribution` (UTF-8).
 
@@ -68,6 +68,7 @@ pub struct Connectome {
     attribution: Range<usize>,
     index_space: String,
     source: String,
+    default_drive: String,
     groups: Vec<Group>,
     fingerprint: String,
 }
@@ -113,6 +114,11 @@ impl Connectome {
     /// How the file was made.
     pub fn source(&self) -> &str {
         &self.source
+    }
+
+    /// Drive that makes this brain active, for whoever names none; may be empty.
+    pub fn default_drive(&self) -> &str {
+        &self.default_drive
     }
 
     /// Licence and attribution of the data.

@@ -14,6 +14,8 @@ pub struct Parts {
     pub index_space: String,
     /// How it was made.
     pub source: String,
+    /// Drive for whoever names none.
+    pub default_drive: String,
     /// Licence and attribution.
     pub attribution: String,
     /// Root ids.
@@ -58,7 +60,10 @@ impl Parts {
 
     /// The file image.
     pub fn encode(&self) -> Vec<u8> {
-        let meta = serde_json::json!({"index_space": self.index_space, "source": self.source}).to_string();
+        let meta = serde_json::json!({
+            "index_space": self.index_space, "source": self.source, "default_drive": self.default_drive,
+        })
+        .to_string();
         let named: Vec<_> = self.groups.iter().map(|g| (&g.name, g.members.len())).collect();
         let groups = serde_json::to_string(&named).expect("strings and numbers");
         let members: Vec<u32> = self.groups.iter().flat_map(|g| g.members.iter().copied()).collect();

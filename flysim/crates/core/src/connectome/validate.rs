@@ -24,6 +24,7 @@ struct Checker<'a> {
 struct Meta {
     index_space: String,
     source: String,
+    default_drive: String,
 }
 
 pub(super) fn open(bytes: Bytes, file: &Path) -> Result<Connectome, ConnectomeError> {
@@ -55,6 +56,7 @@ pub(super) fn open(bytes: Bytes, file: &Path) -> Result<Connectome, ConnectomeEr
         fingerprint: check.fingerprint(&meta.index_space),
         index_space: meta.index_space,
         source: meta.source,
+        default_drive: meta.default_drive,
         groups,
         file: file.to_path_buf(),
         bytes: Bytes::copy(&[]),
@@ -116,7 +118,7 @@ impl Checker<'_> {
 
     fn meta(&self) -> Result<Meta, ConnectomeError> {
         let meta: Meta = serde_json::from_slice(&self.bytes[self.range("meta")])
-            .map_err(|e| self.error("meta", "JSON with index_space and source", e))?;
+            .map_err(|e| self.error("meta", "JSON with index_space, source and default_drive", e))?;
         let named = |c: char| c.is_ascii_alphanumeric() || "-._".contains(c);
         if meta.index_space.is_empty() || !meta.index_space.chars().all(named) {
             // It becomes a segment of the compatibility string.
