@@ -126,7 +126,7 @@ def look(host: Host, place: Place, args: Mapping[str, Any]) -> Seen:
     running, pid = _state(host, place)
     control = lxcconf.controllers(host.read_text("/proc/mounts", missing=""), host.read_text("/sys/fs/cgroup/cgroup.controllers", missing=""))
     others = _others(host, place)
-    bridge = args["bridge"] if args["network"] == "bridge" and args["state"] != "absent" else lxcconf.value(config, "lxc.net.0.link")
+    bridge = args["bridge"] if wants_bridge(args) else lxcconf.value(config, "lxc.net.0.link")
     base = args["rootfs"] or ""
     seen = Seen(
         exists=_filled(host, place.folder),  # an empty folder is what a run leaves that was cut off right after making it
@@ -153,6 +153,11 @@ def look(host: Host, place: Place, args: Mapping[str, Any]) -> Seen:
             "in_base": tuple(path for path in folders if base and _filled(host, base + path)),
         }
     )
+
+
+def wants_bridge(args: Mapping[str, Any]) -> bool:
+    """Does what is asked need a bridge?"""
+    return args["network"] == "bridge" and args["state"] in ("started", "present")
 
 
 def _filled(host: Host, path: str) -> bool:
@@ -199,7 +204,7 @@ def _host_cpus(host: Host, control: lxcconf.Controllers) -> Tuple[int, ...]:
 def _bridge(host: Host, name: str, others: Mapping[str, Tuple[str, str]], args: Mapping[str, Any]) -> Bridge:
     users = tuple(sorted(guest for guest, (_, link) in others.items() if link == name))
     exists = host.stat(f"{INTERFACES}/{name}") is not None
-    wanted = args["network"] == "bridge" and args["state"] != "absent"
+    wanted = wants_bridge(args)
     if not exists and not wanted:
         return Bridge(users=users)
     if host.which("ip") is None:
