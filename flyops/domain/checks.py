@@ -77,7 +77,7 @@ def values(name: str, judged: Judged) -> dict[str, Any]:
         "wanted": check.wanted,
         "seen": judged.seen,
         "verdict": judged.verdict,
-        "fix": judged.fix,
+        "to_do": judged.fix,
         "details": dict(judged.details),
     }
 
@@ -97,7 +97,7 @@ FEATURE_LINE = "cuda feature compiled in"
 ATTACHED_LINE = "cuda backend attached"
 
 
-def _saying(log: str, words: str) -> str:
+def said(log: str, words: str) -> str:
     """The last line in which the program itself says `words` (at its start, after any timestamp and level), not one that quotes them."""
     pattern = re.compile(r"^(?:\S+ ){0,6}?(?P<text>" + re.escape(words) + r"\b.*)$")
     found = [match.group("text") for match in map(pattern.match, log.splitlines()) if match]
@@ -111,7 +111,7 @@ def last_lines(log: str, count: int = 5) -> str:
 
 def judge_feature(log: str, exit_code: int | None = None) -> Judged:
     """`log` holds the lines of one start only. The env file is no evidence and is not asked."""
-    compiled, attached = _saying(log, FEATURE_LINE), _saying(log, ATTACHED_LINE)
+    compiled, attached = said(log, FEATURE_LINE), said(log, ATTACHED_LINE)
     details = {"compiled": compiled, "attached": attached, "exit_code": exit_code, "tail": last_lines(log)}
     if not compiled:
         seen = "no such line: this binary has no cuda feature" if log.strip() else "no log of this start"
@@ -166,7 +166,7 @@ def pick_ptx(names: Sequence[str], cc: int) -> str:
     return numbered[max(below)] if below else ""
 
 
-def _said(attached: str) -> str:
+def _taken(attached: str) -> str:
     """`JIT`, `exact` or nothing: flysim's own word on how the card took the PTX."""
     if re.search(r"\bJIT\b", attached, re.IGNORECASE):
         return "JIT"
@@ -187,8 +187,8 @@ class Loaded:
 def judge_ptx(looked: Loaded, allow_jit: bool = False) -> Judged:
     """The file against card and driver, and flysim's own word on whether it was exact. Both have to agree."""
     arch = f"sm_{looked.cc}"
-    header, how, said = ptx.header(looked.text), ptx.loads(looked.text, arch), _said(looked.attached)
-    details: dict[str, Any] = {"file": looked.name, "card": arch, "driver": looked.driver, "attached": looked.attached, "jit": how == "jit" or said == "JIT"}
+    header, how, taken = ptx.header(looked.text), ptx.loads(looked.text, arch), _taken(looked.attached)
+    details: dict[str, Any] = {"file": looked.name, "card": arch, "driver": looked.driver, "attached": looked.attached, "jit": how == "jit" or taken == "JIT"}
     build = f"build it: invoke ptx ARCH={arch} (deploy --gpu does)"
     if header is None:
         return Judged(FAILED, f"no PTX for {arch} in the release ({looked.name or 'none that this card could take'})", build, details)
@@ -198,11 +198,11 @@ def judge_ptx(looked: Loaded, allow_jit: bool = False) -> Judged:
         problems += [f".target: {header.target} does not run on {arch}"] if how == "no" else []
         return Judged(FAILED, f"{looked.name}: " + "; ".join(problems), f"{build}; where the driver is too old for it: an older toolkit (NVRTC 12.0), or a newer driver", details)
     seen = f"{looked.name}: .version {details['version']} for driver {looked.driver}, .target {header.target} on {arch}"
-    if not said:
+    if not taken:
         return Judged(FAILED, f"{seen}; flysim's attached line says neither exact nor JIT: {looked.attached or 'no such line'}", "look at check 1", details)
-    if how == "exact" and said == "exact":
+    if how == "exact" and taken == "exact":
         return Judged(PASSED, f"{seen}; flysim says exact", "", details)
-    if how == "jit" and said == "exact":
+    if how == "jit" and taken == "exact":
         return Judged(FAILED, f"{seen}; flysim says exact: another PTX was loaded", "look at FLY_PTX and at the release's ptx folder", details)
     jit = f"JIT: {seen}; flysim says JIT"
     return Judged(PASSED, f"{jit} (allowed by --allow-jit)", "", details) if allow_jit else Judged(FAILED, jit, f"{build}, or --allow-jit", details)

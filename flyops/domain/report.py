@@ -52,7 +52,7 @@ def table(entries: Sequence[Mapping[str, Any]], width: int = 100) -> str:
     for entry in entries:
         out += _cells(entry, widths)
         if entry["verdict"] == FAILED:
-            for label, text in (("wanted", entry["wanted"]), ("looked at", entry["looked_at"]), ("to do", entry.get("fix", ""))):
+            for label, text in (("wanted", entry["wanted"]), ("looked at", entry["looked_at"]), ("to do", entry.get("to_do", ""))):
                 lines = textwrap.wrap(str(text), width - 15) if text else []
                 out += [f"    {label if n == 0 else '':<9}  {line}" for n, line in enumerate(lines)]
     return "\n".join(out) + "\n"
@@ -77,6 +77,6 @@ def markdown(entries: Sequence[Mapping[str, Any]], *, date: str, host: str, rele
     for e in entries:
         if e.get("details"):
             lines += ["", f"## {e['title']}", "", "```json", json.dumps(e["details"], indent=1, sort_keys=True, ensure_ascii=False), "```"]
-        if e["verdict"] == FAILED and e.get("fix"):
-            lines += ["", f"To do: {e['fix']}"]
+        if e["verdict"] == FAILED and e.get("to_do"):
+            lines += ["", f"To do: {e['to_do']}"]
     return "\n".join(lines) + "\n"

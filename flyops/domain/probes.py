@@ -1,0 +1,318 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Small programs that look at the host for a module, as text: run by `python3 -I - NAME JSON` with the text on stdin, one JSON object out.
+
+They are texts because what they do (open a CUDA context, read sockets, wait, fork) must end with its own process: a driver that
+hangs or crashes in `cuInit` must not take the agent along. Each is run by the tests on the oldest Python that we promise.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Mapping
+
+from flyops.model.host import Completed
+
+_STAT = r"""
+import json, os, sys, time
+asked = json.loads(sys.argv[2])
+def stat(pid):
+    try:
+        with open("/proc/%d/stat" % pid) as f:
+            rest = f.read().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return {"state": rest[0], "cpu": int(rest[11]) + int(rest[12]), "threads": int(rest[17]), "start": int(rest[19])}
+def alive(pid, start):
+    seen = stat(pid)
+    return bool(seen and seen["state"] not in "ZX" and (not start or seen["start"] == start))
+"""
+
+_HTTP = r"""
+import http.client
+def fetch(url):
+    host, _, path = url.partition("://")[2].partition("/")
+    try:
+        link = http.client.HTTPConnection(host, timeout=asked.get("timeout_s", 5))
+        link.request("GET", "/" + path)
+        answer = link.getresponse()
+        body = answer.read()
+        link.close()
+        if answer.status != 200:
+            return {"error": "%s answered %d" % (url, answer.status)}
+        return json.loads(body.decode())
+    except (OSError, ValueError, http.client.HTTPException) as err:
+        return {"error": "%s: %s" % (url, err)}
+"""
+
+_CUDA = r"""
+import ctypes, json, sys
+out = {"step": "load libcuda.so.1", "opened": False, "devices": 0}
+def end():
+    print(json.dumps(out)); sys.stdout.flush(); sys.exit(0)
+try:
+    cuda = ctypes.CDLL("libcuda.so.1")
+except OSError as err:
+    out["error"] = "libcuda.so.1 cannot be loaded: %s; install the driver's libraries in this guest and run ldconfig" % err
+    end()
+def call(name, *args):
+    out["step"] = name
+    code = getattr(cuda, name)(*args)
+    if code:
+        out["code"] = code
+        end()
+call("cuInit", 0)
+version, count = ctypes.c_int(), ctypes.c_int()
+call("cuDriverGetVersion", ctypes.byref(version))
+out["cuda"] = version.value
+call("cuDeviceGetCount", ctypes.byref(count))
+out["devices"] = count.value
+if count.value:
+    device, name, major, minor = ctypes.c_int(), ctypes.create_string_buffer(256), ctypes.c_int(), ctypes.c_int()
+    call("cuDeviceGet", ctypes.byref(device), int(json.loads(sys.argv[2]).get("index", 0)))
+    call("cuDeviceGetName", name, 256, device)
+    out["name"] = name.value.decode("utf-8", "replace")
+    call("cuDeviceGetAttribute", ctypes.byref(major), 75, device)
+    call("cuDeviceGetAttribute", ctypes.byref(minor), 76, device)
+    out["cc"] = major.value * 10 + minor.value
+    context = ctypes.c_void_p()
+    call("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
+    out["opened"] = True
+    call("cuDevicePrimaryCtxRelease_v2" if hasattr(cuda, "cuDevicePrimaryCtxRelease_v2") else "cuDevicePrimaryCtxRelease", device)
+end()
+"""
+
+_PORT = r"""
+import json, socket
+with socket.socket() as s:
+    s.bind(("127.0.0.1", 0))
+    print(json.dumps({"port": s.getsockname()[1]}))
+"""
+
+_READS = (
+    _STAT
+    + _HTTP
+    + r"""
+reads = []
+for number in range(asked.get("count", 2)):
+    if number:
+        time.sleep(asked.get("gap_s", 2))
+    before = time.monotonic()
+    status = fetch(asked["url"])
+    reads.append({"t": (before + time.monotonic()) / 2, "status": status})
+print(json.dumps({"reads": reads}))
+"""
+)
+
+_AWAIT = (
+    _STAT
+    + _HTTP
+    + r"""
+end = time.monotonic() + asked["wait_s"]
+out = {"status": None, "ended": False, "seconds": 0}
+begun = time.monotonic()
+while True:
+    status = fetch(asked["url"])
+    if "tick" in status:
+        out["status"] = status
+        break
+    out["error"] = status.get("error", "no tick in its answer")
+    if asked.get("pid") and not alive(asked["pid"], asked.get("start")):
+        out["ended"] = True
+        break
+    if time.monotonic() > end:
+        break
+    time.sleep(0.1)
+out["seconds"] = round(time.monotonic() - begun, 2)
+print(json.dumps(out))
+"""
+)
+
+# Rows are taken on absolute deadlines, so that a slow read does not stretch the window.
+_SAMPLE = (
+    _STAT
+    + _HTTP
+    + r"""
+import shutil, subprocess
+HZ = os.sysconf("SC_CLK_TCK")
+def machine():
+    with open("/proc/stat") as f:
+        lines = [line.split() for line in f if line.startswith("cpu")]
+    if asked.get("cpus"):
+        lines = [p for p in lines if p[0] in {"cpu%d" % c for c in asked["cpus"]}] or lines[:1]
+    else:
+        lines = lines[:1]
+    every = sum(sum(map(int, p[1:9])) for p in lines)
+    idle = sum(int(p[4]) + int(p[5]) for p in lines)
+    return every - idle, every
+def row():
+    status = fetch(asked["url"])
+    seen, now, (busy, every) = stat(pid), time.monotonic(), machine()
+    if "tick" not in status or seen is None:
+        raise SystemExit(json.dumps({"rows": rows, "error": status.get("error", "process %d ended" % pid)}))
+    return {"t": now, "cpu_s": seen["cpu"] / HZ, "start": seen["start"], "os_threads": seen["threads"], "busy_jiffies": busy, "all_jiffies": every,
+            "tick": status["tick"], "spikes": status.get("spikes", 0), "neurons": status.get("neurons"), "pid": status.get("pid", pid),
+            "threads": status.get("threads"), "backend": status.get("backend"), "factor_said": status.get("realtime_factor"), "cores_said": status.get("host_cores")}
+pid, rows, tool = asked["pid"], [], None
+try:
+    time.sleep(asked["warmup_s"])
+    if shutil.which("pidstat"):
+        tool = subprocess.Popen(["pidstat", "-u", "-p", str(pid), "1", str(max(1, int(asked["window_s"])))], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    begun = time.monotonic()
+    steps = max(1, int(round(asked["window_s"] / asked["interval_s"])))
+    for step in range(steps + 1):
+        time.sleep(max(0.0, begun + step * asked["window_s"] / steps - time.monotonic()))
+        rows.append(row())
+    text = tool.communicate(timeout=10)[0].decode("utf-8", "replace") if tool else ""
+    print(json.dumps({"rows": rows, "pidstat": text}))
+except SystemExit as err:
+    print(err)
+finally:
+    if tool and tool.poll() is None:
+        tool.kill()
+        tool.wait()
+"""
+)
+
+# The keeper outlives the agent on purpose: it knows the exit code of what it started and ends it after max_s.
+_KEEP = (
+    _STAT
+    + r"""
+import signal, subprocess
+log = os.open(asked["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+say, tell = os.pipe()
+if os.fork():
+    os.close(tell)
+    with os.fdopen(say) as f:
+        print(f.read() or json.dumps({"error": "the keeper ended before it started anything"}))
+    os.wait()
+    os._exit(0)
+os.setsid()
+if os.fork():
+    os._exit(0)
+os.close(say)
+null = os.open(os.devnull, os.O_RDWR)
+for fd in (0, 1, 2):
+    os.dup2(null, fd)
+def become():
+    os.setsid()
+    if asked.get("uid") is not None and os.geteuid() == 0:
+        os.setgroups([])
+        os.setgid(asked["gid"])
+        os.setuid(asked["uid"])
+try:
+    if asked.get("cpus"):
+        os.sched_setaffinity(0, asked["cpus"])
+    child = subprocess.Popen(asked["argv"], env=asked["env"], cwd=asked["cwd"], stdin=null, stdout=log, stderr=log, close_fds=True, preexec_fn=become)
+except Exception as err:
+    os.write(tell, json.dumps({"error": "%s: %s" % (asked["argv"][0], err)}).encode())
+    os._exit(1)
+seen = stat(child.pid) or {"start": 0}
+os.write(tell, json.dumps({"pid": child.pid, "start": seen["start"], "keeper": os.getpid()}).encode())
+os.close(tell)
+os.close(log)
+why = ""
+try:
+    code = child.wait(asked["max_s"])
+except subprocess.TimeoutExpired:
+    why = "it ran past its limit of %s s" % asked["max_s"]
+    child.terminate()
+    try:
+        code = child.wait(30)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        code = child.wait()
+with open(asked["exit"] + ".new", "w") as f:
+    json.dump({"exit_code": code, "why": why}, f)
+os.rename(asked["exit"] + ".new", asked["exit"])
+os._exit(0)
+"""
+)
+
+_STOP = (
+    _STAT
+    + r"""
+import signal
+pid, start = asked["pid"], asked["start"]
+out = {"was": "gone", "seconds": 0}
+begun = time.monotonic()
+if alive(pid, start):
+    out["was"] = "stopped"
+    os.kill(pid, signal.SIGTERM)
+    while alive(pid, start) and time.monotonic() - begun < asked["wait_s"]:
+        time.sleep(0.05)
+    if alive(pid, start):
+        out["was"] = "killed"
+        os.kill(pid, signal.SIGKILL)
+        while alive(pid, start) and time.monotonic() - begun < asked["wait_s"] + 5:
+            time.sleep(0.05)
+out["seconds"] = round(time.monotonic() - begun, 2)
+print(json.dumps(out))
+"""
+)
+
+# The live checkpoint is copied to a folder of its own first, so that both releases start from the same bytes; the folder goes at the end.
+_REPLAY = r"""
+import json, os, re, shutil, subprocess, sys, tempfile
+asked = json.loads(sys.argv[2])
+folder = tempfile.mkdtemp(prefix="flyops-replay-")
+def newest():
+    found = [(int(m.group(1)), n) for n in os.listdir(asked["state_dir"]) for m in [re.match(r"ckpt-(\d{1,20})\S*\.flyck$", n)] if m]
+    return max(found)[1] if found else ""
+try:
+    name = ""
+    for _ in range(5):
+        name = newest()
+        try:
+            if name:
+                shutil.copy(os.path.join(asked["state_dir"], name), folder)
+            break
+        except FileNotFoundError:
+            continue
+    out = {"checkpoint": name, "runs": []}
+    if not name:
+        out["error"] = "there is no checkpoint in " + asked["state_dir"]
+    for words in asked["runs"] if name else []:
+        env = dict(os.environ, **asked.get("env", {}))
+        done = subprocess.run([w.replace("{dir}", folder) for w in words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env, timeout=asked["limit_s"])
+        out["runs"].append({"rc": done.returncode, "out": done.stdout.decode("utf-8", "replace")[-20000:], "err": done.stderr.decode("utf-8", "replace")[-2000:]})
+except (OSError, subprocess.SubprocessError) as err:
+    out = {"error": str(err)}
+finally:
+    shutil.rmtree(folder, ignore_errors=True)
+print(json.dumps(out))
+"""
+
+PROGRAMS: Mapping[str, str] = {
+    "replay": _REPLAY,
+    "cuda": _CUDA,
+    "port": _PORT,
+    "reads": _READS,
+    "await": _AWAIT,
+    "sample": _SAMPLE,
+    "keep": _KEEP,
+    "stop": _STOP,
+}
+
+
+def argv(name: str, asked: Mapping[str, Any], python: str = "python3") -> list[str]:
+    """The command for a program of ours; its text goes on stdin (`text`)."""
+    return [python, "-I", "-", name, json.dumps(asked, sort_keys=True)]
+
+
+def text(name: str) -> bytes:
+    """What goes on stdin."""
+    return PROGRAMS[name].encode()
+
+
+def answer(done: Completed) -> dict[str, Any]:
+    """The object that a program printed; a program that printed none is an answer with `error`."""
+    lines = done.stdout.decode("utf-8", "replace").strip().splitlines()
+    try:
+        found = json.loads(lines[-1]) if lines else None
+    except ValueError:
+        found = None
+    if isinstance(found, dict):
+        return found
+    said = done.stderr.decode("utf-8", "replace").strip()[-500:]
+    ended = f"signal {-done.rc}" if done.rc < 0 else f"exit code {done.rc}"
+    return {"error": f"the probe ended with {ended} and no answer: {said}"}

@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""May the staged release go on from the state that is there? Refused with the segments that differ, or the state is archived."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from flyops.domain import gate
+from flyops.errors import ModuleError, Refused
+from flyops.model.change import Change, Decision, Diff, Same
+from flyops.model.host import Host
+from flyops.spec import Arg, Spec
+
+TIME_LIMIT_S = 120.0
+LOCK = "lock"  # flysim's own, with its pid inside
+
+SPEC = Spec(
+    doc="Compare the compatibility string of a staged binary with that of the state. Nothing is ever deleted or migrated.",
+    args={
+        "binary": Arg("path", required=True, help="the staged flysim"),
+        "connectome": Arg("path", required=True, help="the .fly file that the release will run"),
+        "state_dir": Arg("path", required=True, help="folder of the checkpoints"),
+        "accept": Arg("list", elements="str", default=[], help="segments whose difference is taken: kernel, index-space, connectome, plasticity, state-format"),
+        "archive": Arg("bool", default=False, help="with an accepted difference: move the state to STATE_DIR/archive-… now (only while no flysim holds it)"),
+    },
+    examples="- name: The state can go on\n  checkpoint_gate: {binary: /opt/fly/releases/V/bin/flysim, connectome: /opt/fly/connectomes/c.fly, state_dir: /var/lib/fly}\n",
+    returns={
+        "binary_compatibility": "what the release says",
+        "state_compatibility": "what the newest valid checkpoint says, or none",
+        "differs": "segments that differ",
+        "archive_needed": "the difference was accepted and the state is still in the way",
+        "archive": "where the state went",
+    },
+)
+
+
+def _ask(args: dict[str, Any], words: list[str], host: Host) -> str:
+    done = host.run([args["binary"], *words], query=True, timeout=TIME_LIMIT_S)
+    if done.rc != 0:
+        said = (done.stderr or done.stdout).decode("utf-8", "replace").strip()[-600:]
+        raise ModuleError(f"{args['binary']} {' '.join(words)} ended with exit code {done.rc}: {said}", fix="the state and the release stay as they are", rc=done.rc)
+    return gate.first_line(done.stdout.decode("utf-8", "replace"))
+
+
+def _holder(state_dir: str, host: Host) -> str:
+    """pid of a flysim that lives and holds the state folder, or empty."""
+    pid = host.read_text(f"{state_dir}/{LOCK}", missing="").strip()
+    if not pid.isdigit():
+        return ""
+    return pid if host.read_text(f"/proc/{pid}/comm", missing="").strip().startswith("flysim") else ""
+
+
+def read(args: dict[str, Any], host: Host) -> dict[str, Any]:
+    """Both strings, in the binary's own words."""
+    unknown = gate.unknown_segments(args["accept"])
+    if unknown:
+        raise ModuleError(f"accept: expected {', '.join(s.replace(' ', '-') for s in gate.SEGMENTS)}, found {', '.join(unknown)}")
+    binary = _ask(args, ["--print-compatibility", "--connectome", args["connectome"]], host)
+    there = host.stat(args["state_dir"], follow=True) is not None
+    state = _ask(args, ["--print-state-compatibility", args["state_dir"]], host) if there else "none"
+    names = [n for n in host.listdir(args["state_dir"]) if n != LOCK and not n.startswith("archive-")] if there else []
+    return {"binary": binary, "state": state, "names": names, "holder": _holder(args["state_dir"], host) if args["archive"] else "", "stamp": time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())}
+
+
+def plan(args: dict[str, Any], state: dict[str, Any]) -> Decision:
+    """Pass, refuse with every way out, or (accepted, asked for) archive."""
+    verdict = gate.judge(state["binary"], state["state"], args["accept"])
+    archive = f"{args['state_dir']}/archive-{state['stamp']}"
+    values: dict[str, Any] = {
+        "binary_compatibility": verdict.binary,
+        "state_compatibility": verdict.state,
+        "differs": list(verdict.differs),
+        "open_segments": list(verdict.open_segments),
+        "archive_needed": verdict.archive,
+        "archive": "",
+    }
+    if not verdict.passes:
+        raise Refused(gate.refusal(verdict), fix=gate.ways_out(verdict, f"{args['state_dir']}/archive-…"), **values)
+    if not verdict.archive or not args["archive"]:
+        return Same(values)
+    if state["holder"]:
+        raise Refused(f"the state in {args['state_dir']} is in use by flysim, pid {state['holder']}", fix="stop it first; it writes its last checkpoint when it stops", **values)
+    values.update(archive=archive, archive_needed=False)
+    diff = Diff(args["state_dir"], "".join(f"{n}\n" for n in state["names"]), f"archive-{state['stamp']}/ with all of them\n")
+    return Change(before=state["names"], after=archive, diff=(diff,), values=values)
+
+
+def apply(args: dict[str, Any], change: Change, host: Host) -> None:
+    """Move every entry; a cut in between leaves each entry in one of the two places, and running again moves the rest."""
+    here = host.stat(args["state_dir"], follow=True)
+    host.mkdir(change.after, mode=here.mode if here else 0o755)
+    if here:
+        host.chown(change.after, here.uid, here.gid)
+    # The newest checkpoint goes last: until then it still says what the state is, and the gate still asks.
+    for name in sorted(change.before, key=lambda n: (n.startswith("ckpt-"), n)):
+        host.rename(f"{args['state_dir']}/{name}", f"{change.after}/{name}")
