@@ -131,7 +131,8 @@ def judge_feature(log: str, exit_code: int | None = None) -> Judged:
 def judge_card(nodes: Sequence[nvidia.Verdict], module_version: str, library_names: Sequence[str], context: Mapping[str, Any]) -> Judged:
     """Nodes, versions and an opened context, in that order: the first cause is named first, all of them are told."""
     problems = [v.text for v in nodes if not v.right and v.state != "mode"]
-    if not any("/nvidia" in v.node.path and v.node.minor < 254 and v.right for v in nodes):
+    # Another mode than the usual one is no fault by itself: the context below shows whether this user may use it.
+    if not any(re.search(r"/nvidia\d+$", v.node.path) and v.state in ("right", "mode") for v in nodes):
         problems.append("no usable card node (/dev/nvidiaN)")
     same, text = nvidia.judge_versions(module_version, library_names)
     if not same:
