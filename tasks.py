@@ -32,8 +32,8 @@ def operation(helps: dict[str, str] | None = None) -> Callable[[Callable[..., No
 @operation(cli.DEPLOY_HELP)
 def deploy(
     c: Context, inventory: list[str], extra: list[str], limit: str = "", check: bool = False, diff: bool = False, json: bool = False,
-    verbose: bool = False, forks: int = 20, gpu: bool = False, release: str = "", connectome: str = "", allow_jit: bool = False,
-    accept: str = "", force: bool = False, wait: float = 0.0, record: str = "",
+    verbose: bool = False, forks: str = "20", gpu: bool = False, release: str = "", connectome: str = "", allow_jit: bool = False,
+    accept: str = "", force: bool = False, wait: str = "0", record: str = "",
 ) -> None:  # fmt: skip
     """
     Build, publish and run flysim; with no inventory or limit: on this machine.
@@ -46,7 +46,7 @@ def deploy(
 @operation(cli.ROLLBACK_HELP)
 def rollback_cpu(
     c: Context, inventory: list[str], extra: list[str], limit: str = "", check: bool = False, diff: bool = False, json: bool = False,
-    verbose: bool = False, forks: int = 20, force: bool = False, wait: float = 0.0,
+    verbose: bool = False, forks: str = "20", force: bool = False, wait: str = "0",
 ) -> None:  # fmt: skip
     """
     The GPU backend off: threads and CPUs as they were, proof that real time holds.
@@ -59,7 +59,7 @@ def rollback_cpu(
 @operation(cli.ROLLBACK_HELP)
 def rollback(
     c: Context, inventory: list[str], extra: list[str], limit: str = "", check: bool = False, diff: bool = False, json: bool = False,
-    verbose: bool = False, forks: int = 20, force: bool = False, wait: float = 0.0,
+    verbose: bool = False, forks: str = "20", force: bool = False, wait: str = "0",
 ) -> None:  # fmt: skip
     """
     The release before, after the checkpoint gate.
@@ -72,7 +72,7 @@ def rollback(
 @operation({"allow-jit": "accept PTX that the driver compiles itself", "record": "folder for the dated report"})
 def verify(
     c: Context, inventory: list[str], extra: list[str], limit: str = "", check: bool = False, diff: bool = False, json: bool = False,
-    verbose: bool = False, forks: int = 20, allow_jit: bool = False, record: str = "",
+    verbose: bool = False, forks: str = "20", allow_jit: bool = False, record: str = "",
 ) -> None:  # fmt: skip
     """
     The five checks, on a trial beside the live unit.
@@ -85,7 +85,7 @@ def verify(
 @operation()
 def start(
     c: Context, inventory: list[str], extra: list[str], limit: str = "", check: bool = False, diff: bool = False, json: bool = False,
-    verbose: bool = False, forks: int = 20,
+    verbose: bool = False, forks: str = "20",
 ) -> None:  # fmt: skip
     """
     Start flysim and its page where they are deployed.
@@ -98,7 +98,7 @@ def start(
 @operation()
 def stop(
     c: Context, inventory: list[str], extra: list[str], limit: str = "", check: bool = False, diff: bool = False, json: bool = False,
-    verbose: bool = False, forks: int = 20,
+    verbose: bool = False, forks: str = "20",
 ) -> None:  # fmt: skip
     """
     Stop flysim and its page; the brain's state is saved first.
@@ -110,7 +110,7 @@ def stop(
 
 @operation()
 def status(
-    c: Context, inventory: list[str], extra: list[str], limit: str = "", json: bool = False, verbose: bool = False, forks: int = 20,
+    c: Context, inventory: list[str], extra: list[str], limit: str = "", json: bool = False, verbose: bool = False, forks: str = "20",
 ) -> None:  # fmt: skip
     """
     Backend, realtime factor, release and page of each host; changes nothing.
@@ -122,8 +122,8 @@ def status(
 
 @operation({"lines": "how many of the last lines (default 50)"})
 def logs(
-    c: Context, inventory: list[str], extra: list[str], limit: str = "", json: bool = False, verbose: bool = False, forks: int = 20,
-    lines: int = 50,
+    c: Context, inventory: list[str], extra: list[str], limit: str = "", json: bool = False, verbose: bool = False, forks: str = "20",
+    lines: str = "50",
 ) -> None:  # fmt: skip
     """
     The last log lines of flysim and its page.
@@ -135,7 +135,7 @@ def logs(
 
 @operation()
 def facts(
-    c: Context, inventory: list[str], extra: list[str], limit: str = "", json: bool = False, verbose: bool = False, forks: int = 20,
+    c: Context, inventory: list[str], extra: list[str], limit: str = "", json: bool = False, verbose: bool = False, forks: str = "20",
 ) -> None:  # fmt: skip
     """
     What flyops sees on each host (the facts of `setup`); changes nothing.
@@ -160,7 +160,7 @@ def inventory(
 @operation(cli.PLAY_HELP)
 def play(
     c: Context, file: str, inventory: list[str], extra: list[str], limit: str = "", check: bool = False, diff: bool = False,
-    json: bool = False, verbose: bool = False, forks: int = 20, tags: str = "", skip_tags: str = "", start_at_task: str = "",
+    json: bool = False, verbose: bool = False, forks: str = "20", tags: str = "", skip_tags: str = "", start_at_task: str = "",
 ) -> None:  # fmt: skip
     """
     Run any playbook.

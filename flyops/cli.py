@@ -72,9 +72,9 @@ def main(words: Sequence[str]) -> int:
         def run(self, argv: list[str] | None = None, exit: bool = True) -> None:
             try:
                 super().run(argv, exit=exit)
-            except ParseError as error:
-                sys.stderr.write(f"{error}\n")
-                raise SystemExit(errors.EXIT_USAGE) from None
+                sys.stdout.flush()
+            except BrokenPipeError:
+                _reader_left()
 
         def parse_core(self, argv: list[str] | None) -> None:
             _usage(super().parse_core, argv)
@@ -111,13 +111,17 @@ def operation(name: str, options_class: str, typed: dict[str, Any]) -> None:
         sys.stderr.write("interrupted; the same command finishes or undoes what was begun\n")
         code = INTERRUPTED
     except BrokenPipeError:
-        # Whoever read our output has had enough (`./fly logs | head`).
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _reader_left()
         code = errors.EXIT_OK
     except Exception:  # The outermost rim: a person sees one line, the rest goes to a file.
         code = _crash(name)
     if code:
         _end(code)
+
+
+def _reader_left() -> None:
+    """Whoever read our output has had enough (`./fly logs | head`): no complaint at exit either."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def make_options(options_class: str, typed: dict[str, Any]) -> Any:
@@ -126,16 +130,30 @@ def make_options(options_class: str, typed: dict[str, Any]) -> Any:
 
     wanted = getattr(options, options_class)
     values = {{"wait": "wait_s"}.get(name, name): value for name, value in typed.items() if name != "c"}
+    kinds = {field.name: str(field.type) for field in (*dataclasses.fields(options.Target), *dataclasses.fields(wanted))}
+    values = {name: _checked(name, kinds.get(name, ""), value) for name, value in values.items()}
     names = {field.name for field in dataclasses.fields(wanted)}
     shared = {field.name for field in dataclasses.fields(options.Target)} - names
-    target = {name: _frozen(values.pop(name)) for name in sorted(shared & set(values))}
+    target = {name: values.pop(name) for name in sorted(shared & set(values))}
     if "target" in names:
         values["target"] = options.Target(**target)
-    return wanted(**{name: _frozen(value) for name, value in values.items()})
+    return wanted(**values)
 
 
-def _frozen(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
+def _checked(name: str, kind: str, value: Any) -> Any:
+    """Lists freeze to tuples; numbers are read here, because Invoke itself answers a wrong one with a traceback."""
+    if isinstance(value, list):
+        return tuple(value)
+    if kind not in {"int", "float"} or not isinstance(value, str):
+        return value
+    option = name.removesuffix("_s").replace("_", "-")
+    try:
+        number = int(value) if kind == "int" else float(value)
+    except ValueError:
+        number = -1
+    if not 0 <= number < 1e9:
+        raise errors.UsageError(f"--{option}: expected a {'whole ' if kind == 'int' else ''}number from 0 on, found {value!r}")
+    return number
 
 
 def _find(name: str) -> Callable[..., int]:
