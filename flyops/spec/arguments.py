@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,6 +47,7 @@ class Spec:
     check: str = "full"  # full | unknown (counted in the recap)
     where: str = "host"
     examples: str = ""
+    open: bool = False  # takes names that are not declared (set_fact, add_host)
     returns: Mapping[str, str] | None = None
 
 
@@ -133,13 +134,16 @@ def _convert(name: str, arg: Arg, value: Any) -> Any:
     return out
 
 
-def _rename_aliases(spec: Spec, raw: Mapping[str, Any]) -> dict[str, Any]:
+def canonical_names(spec: Spec, raw: Mapping[str, Any]) -> dict[str, Any]:
+    """The same values under the names that the spec declares."""
     alias = {other: name for name, arg in spec.args.items() for other in arg.aliases}
     return {alias.get(name, name): value for name, value in raw.items()}
 
 
 def unknown_arguments(spec: Spec, names: Mapping[str, Any]) -> list[str]:
     """One error per name that the spec lacks, with the nearest right word."""
+    if spec.open:
+        return []
     known = {other for name, arg in spec.args.items() for other in (name, *arg.aliases)}
     out = []
     for name in names:
@@ -164,7 +168,7 @@ def _relations(spec: Spec, values: Mapping[str, Any]) -> list[str]:
 def validate(spec: Spec, raw: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """Values with defaults filled in, and every error found (an empty list when it is right)."""
     errors = unknown_arguments(spec, raw)
-    given = _rename_aliases(spec, raw)
+    given = canonical_names(spec, raw)
     values: dict[str, Any] = {}
     for name, arg in spec.args.items():
         if given.get(name) is None:
@@ -176,4 +180,33 @@ def validate(spec: Spec, raw: Mapping[str, Any]) -> tuple[dict[str, Any], list[s
             values[name] = _convert(name, arg, given[name])
         except (ValueError, TypeError) as err:
             errors.append(f"argument {name!r}: {err}")
+    if spec.open:
+        values.update({name: value for name, value in given.items() if name not in values})
     return values, errors + _relations(spec, values)
+
+
+def check_literals(spec: Spec, raw: Mapping[str, Any], is_open: Callable[[Any], bool]) -> list[tuple[str, str]]:
+    """What can be said before a run: (argument as typed or "", error). `is_open(value)`: not known yet, holds a template."""
+    out: list[tuple[str, str]] = []
+    for typed in raw:
+        out += [(typed, text) for text in unknown_arguments(spec, {typed: None})]
+    given = canonical_names(spec, raw)
+    typed_as = {name: typed for typed in raw for name in canonical_names(spec, {typed: None})}
+    for name, arg in spec.args.items():
+        value = given.get(name)
+        if value is None:
+            if arg.required and name not in given:
+                out.append(("", f"missing argument {name!r} ({arg.help})"))
+        elif not is_open(value):
+            try:
+                _convert(name, arg, value)
+            except (ValueError, TypeError) as err:
+                out.append((typed_as[name], f"argument {name!r}: {err}"))
+    known = {name: value for name, value in given.items() if not is_open(value)}
+    closed = {**given, **{name: _OPEN for name in given if name not in known}}
+    for name, arg in spec.args.items():
+        closed.setdefault(name, arg.default)
+    return out + [("", text) for text in _relations(spec, closed)]
+
+
+_OPEN = object()  # equal to nothing that a `required_if` could ask for

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Layers of variables, highest first, read lazily: a value is rendered when it is asked for, once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+Layers = tuple[Mapping[str, Any], ...]
+
+
+class PendingResult(BaseException):
+    """A value that a task still on its way will bring. Not an Exception: no filter may swallow it."""
+
+
+class Recursion(ValueError):
+    """A variable that needs itself."""
+
+
+class Scope:
+    """What one task of one host can see.
+
+    `render` turns a raw value into a ready one. `pending` names cannot be read yet; `pending_facts` covers `ansible_*`.
+    """
+
+    def __init__(self, layers: Layers, render: Callable[[Any, Scope], Any]) -> None:
+        self._layers = layers
+        self._render = render
+        self._ready: dict[str, Any] = {}
+        self._busy: list[str] = []
+        self.pending: frozenset[str] = frozenset()
+        self.pending_facts = False
+        self.pending_files = False  # a task on its way may write files of this machine: no look-up may read one yet
+        self.folders: tuple[str, ...] = ()  # where relative files are looked for
+        self.on_secret: Callable[[Any], None] = lambda value: None
+        self.secret_names: frozenset[str] = frozenset()
+
+    def raw(self, name: str) -> Any:
+        """The value as it was written; KeyError when there is none."""
+        for layer in self._layers:
+            if name in layer:
+                return layer[name]
+        raise KeyError(name)
+
+    def __contains__(self, name: object) -> bool:
+        self._wait_for(str(name))
+        return any(name in layer for layer in self._layers)
+
+    def __getitem__(self, name: str) -> Any:
+        if name in self._ready:
+            return self._ready[name]
+        self._wait_for(name)
+        raw = self.raw(name)
+        if name in self._busy:
+            raise Recursion(f"variable {name!r} needs itself: {' -> '.join([*self._busy, name])}")
+        self._busy.append(name)
+        try:
+            value = self._render(raw, self)
+        finally:
+            self._busy.pop()
+        self._ready[name] = value
+        if name in self.secret_names:
+            self.on_secret(value)
+        return value
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """The ready value, or the default."""
+        return self[name] if name in self else default
+
+    def _wait_for(self, name: str) -> None:
+        if name in self.pending or (self.pending_facts and name.startswith("ansible_") and not self._is_own(name)):
+            raise PendingResult(name)
+
+    def _is_own(self, name: str) -> bool:
+        """Connection and magic variables are known before the facts are."""
+        return name != "ansible_facts" and any(name in layer for layer in self._layers)
+
+    def names(self) -> Iterator[str]:
+        """All names, each once."""
+        seen: set[str] = set()
+        for layer in self._layers:
+            for name in layer:
+                if name not in seen:
+                    seen.add(name)
+                    yield name
+
+    def child(self, *layers: Mapping[str, Any]) -> Scope:
+        """The same with layers on top."""
+        made = Scope((*layers, *self._layers), self._render)
+        for name in ("pending", "pending_facts", "pending_files", "folders", "on_secret", "secret_names"):
+            setattr(made, name, getattr(self, name))
+        return made

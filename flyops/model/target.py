@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How one host is reached, as its variables say."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Optional
+
+
+@dataclass(frozen=True)
+class Target:
+    """An agent's address: two equal targets share one agent. `via` is the parent host of an lxc guest."""
+
+    name: str  # inventory name
+    connection: str = "local"  # local | ssh | lxc
+    address: str = ""
+    port: int = 0
+    user: str = ""
+    key_file: str = ""
+    known_hosts_file: str = ""
+    python: str = "python3"
+    become: bool = False
+    become_user: str = "root"
+    lxc_name: str = ""
+    lxc_path: str = ""
+    via: Optional[Target] = None
+    connect_s: float = 10.0
+    silence_s: float = 30.0  # the agent says something at least every few seconds; a longer silence is a lost connection
+
+    @property
+    def is_local(self) -> bool:
+        """Whether tasks there may change files that this controller reads."""
+        return self.connection == "local"
+
+    def describe(self) -> str:
+        """For people."""
+        place = {"ssh": f"ssh {self.user + '@' if self.user else ''}{self.address}:{self.port or 22}", "lxc": f"lxc {self.lxc_name}"}.get(self.connection, "local")
+        if self.via is not None:
+            place += f" via {self.via.describe()}"
+        return f"{place} as {self.become_user}" if self.become else place
