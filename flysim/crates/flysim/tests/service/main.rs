@@ -1,0 +1,10 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The service as its users meet it: a process, its exit codes, its log, its files and its sockets.
+
+#![allow(unreachable_pub, reason = "a test has no public surface")]
+
+mod checkpoints;
+mod config;
+mod http;
+mod notify;
+mod support;
