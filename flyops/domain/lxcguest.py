@@ -148,7 +148,8 @@ def look(host: Host, place: Place, args: Mapping[str, Any]) -> Seen:
         **{
             **seen.__dict__,
             **inside,
-            "base_ready": bool(base) and host.stat(base + "/usr/lib/systemd/systemd") is not None,
+            # In check mode the base may be what would be made first.
+            "base_ready": bool(base) and (host.stat(base + "/usr/lib/systemd/systemd") is not None or host.check),
             "state_folders": folders,
             "in_base": tuple(path for path in folders if base and _filled(host, base + path)),
         }

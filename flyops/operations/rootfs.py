@@ -36,13 +36,19 @@ PROOF = ("usr/lib/systemd/systemd", "usr/bin/python3")
 PIECE = 1 << 20
 
 
-def ensure(tar: str = "") -> Path:
-    """The folder of the base: from a tar (or an unpacked folder) when one is named, else made from Debian's packages. Root only."""
+def place(tar: str = "") -> Path:
+    """Where the base is, or would be made: by the hash of the recipe or of the tar; a folder that is named stays where it is."""
     if tar and os.path.isdir(tar):
         return _proven(Path(tar).resolve(), f"the folder {tar}")
+    return places.cache("rootfs", _digest(tar) if tar else recipe_key())
+
+
+def ensure(tar: str = "") -> Path:
+    """The folder of the base: from a tar (or an unpacked folder) when one is named, else made from Debian's packages. Root only."""
+    base = place(tar)
     if tar:
-        return _kept(_digest(tar), lambda folder, progress: unpack(Path(tar), folder, progress), f"unpacking {tar}")
-    return _kept(recipe_key(), build, "making the guests' base")
+        return _kept(base, lambda folder, progress: unpack(Path(tar), folder, progress), f"unpacking {tar}")
+    return _kept(base, build, "making the guests' base")
 
 
 def recipe_key() -> str:
@@ -66,9 +72,8 @@ def _proven(folder: Path, source: str) -> Path:
     return folder
 
 
-def _kept(key: str, make: Callable[[Path, Progress], None], title: str) -> Path:
-    home = places.cache("rootfs")
-    base = home / key
+def _kept(base: Path, make: Callable[[Path, Progress], None], title: str) -> Path:
+    home = base.parent
     if base.is_dir():
         return base
     needs.root("make a guest's file system")
@@ -161,4 +166,5 @@ def _opened(raw: IO[bytes]) -> IO[bytes]:
         return cast("IO[bytes]", gzip.open(raw))
     if head[:4] == b"\x28\xb5\x2f\xfd":
         raise OSError("it is compressed with zstd, which Python does not read")
-    return os.fdopen(os.dup(raw.fileno()), "rb")
+    # Not `raw` itself: the caller closes what it gets, and goes on asking `raw` how far it is.
+    return os.fdopen(os.open(raw.name, os.O_RDONLY), "rb")

@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`fly retire NAME`: the container goes, and leaves nothing behind but the archived state of its service."""
+
+from __future__ import annotations
+
+import time
+
+from flyops import places
+from flyops.operations import guests, needs
+from flyops.operations.options import RetireOptions
+from flyops.operations.play import run_playbook
+
+
+def run(options: RetireOptions) -> int:
+    """The exit code of the play."""
+    inventory = guests.checked(options.name)
+    needs.root(f"remove the container {options.name}")
+    known = guests.variables(inventory, options.name)
+    stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+    chosen = {
+        "guest_name": options.name,
+        "guest_state": known.get("fly_state", "/var/lib/fly"),
+        "guest_bridge": known.get("container_bridge") or guests.BRIDGE,
+        "guest_lxc_path": guests.LXC_PATH,
+        "archive_file": str(places.state("archive", f"{options.name}-{stamp}.tar.gz")),
+        "inventory_file": str(guests.inventory_file(options.name)),
+    }
+    playbook = places.REPOSITORY / "playbooks" / "retire.yml"
+    result = run_playbook(playbook, inventory=guests.INVENTORY, extra_vars=chosen, check=options.plan, diff=options.plan)
+    if result.exit_code == 0 and not options.plan and not options.json:
+        archive = result.hosts["localhost"].vars["guest"].get("archive")
+        print(f"{options.name}: gone; state in {archive['path']} ({archive['size']} bytes)" if archive else f"{options.name}: gone; it held no state")
+    return int(result.exit_code)
