@@ -29,6 +29,7 @@ SPEC = Spec(
         "log_offset": Arg("int", default=0, help="feature, ptx: byte at which this start begins in log_file"),
         "unit": Arg("str", help="feature, ptx: or the journal of this unit since its last start"),
         "exit_code": Arg("int", help="feature: how the trial ended, when it did"),
+        "confirm": Arg("bool", default=True, help="feature: the attached line must be there too; false before check 2 has looked for a card"),
         "url": Arg("str", help="/status of what is judged"),
         "pid": Arg("int", help="cost, window: its process; default: the one that /status names"),
         "dev": Arg("path", default="/dev", help="card: folder of the nodes"),
@@ -292,7 +293,7 @@ def _judge(args: dict[str, Any], state: dict[str, Any]) -> tuple[checks.Judged, 
     if "skip" in state:
         return state["skip"], {}
     if name == "feature":
-        return checks.judge_feature(state["log"], args["exit_code"]), {}
+        return checks.judge_feature(state["log"], args["exit_code"], args["confirm"]), {}
     if name == "card":
         return checks.judge_card(state["nodes"], state["version"], state["names"], state["context"]), {}
     if name == "ptx":

@@ -17,12 +17,12 @@ SPEC = Spec(
     args={
         "dir": Arg("path", required=True, help="folder of the receipts"),
         "name": Arg("str", required=True, help="name of the receipt, for example gpu"),
-        "state": Arg("str", default="read", choices=("applied", "restored", "read", "absent"), help="what is wanted; absent forgets the receipt, the files stay"),
+        "state": Arg("str", default="read", choices=("planned", "applied", "restored", "read", "absent"), help="what is wanted; planned writes the receipt alone; absent forgets the receipt, the files stay"),
         "files": Arg("dict", help="applied: path -> {content, mode (0644), owner, group}, or null for a file that must not be there"),
         "force": Arg("bool", default=False, help="go on although somebody else changed a file; its text is kept beside the receipt"),
         "note": Arg("str", default="", help="a line for whoever reads the receipt"),
     },
-    required_if=(("state", "applied", ("files",)),),
+    required_if=(("state", "applied", ("files",)), ("state", "planned", ("files",))),
     examples="- name: GPU settings, with a way back\n  settings_receipt:\n    dir: /var/lib/flyops/receipts\n    name: gpu\n    state: applied\n"
     "    files:\n      /etc/fly/backend.env: {content: \"FLY_LIF_CUDA=1\\n\", mode: '0644'}\n",
     returns={
@@ -117,7 +117,7 @@ def read(args: dict[str, Any], host: Host) -> dict[str, Any]:
         seen = host.stat(path)
         return {"path": path, "there": seen is not None}
     old = _load(path, host)
-    asked = args["files"] or {} if args["state"] == "applied" else {}
+    asked = args["files"] or {} if args["state"] in ("applied", "planned") else {}
     for name in asked:
         if not str(name).startswith("/"):
             raise ModuleError(f"files: expected absolute paths, found {name!r}")
@@ -168,7 +168,7 @@ def plan(args: dict[str, Any], state: dict[str, Any]) -> Decision:
         after = {"restore": old, "todo": todo, "kept": strangers}
         return Change(before=state["path"], after=after, diff=_diffs(state["seen"], todo), values={**_values(state["path"], old), "written": sorted(todo)})
     new = receipt.applied(old, args["name"], state["seen"], state["wanted"], state["now"], made=state["made"], note=args["note"])
-    todo = receipt.to_write(state["seen"], state["wanted"])
+    todo = receipt.to_write(state["seen"], state["wanted"]) if args["state"] == "applied" else {}
     values = {**_values(state["path"], new), "written": sorted(todo)}
     if old == new and not todo:
         return Same(values)
@@ -209,7 +209,7 @@ def apply(args: dict[str, Any], change: Change, host: Host) -> dict[str, Any]:
         return {}
     _folder(args["dir"], host)
     kept = _keep(args, change.after["kept"], host)
-    if args["state"] == "applied" and change.after["receipt"] is not None:
+    if args["state"] in ("applied", "planned") and change.after["receipt"] is not None:
         host.write_text(change.before, receipt.dump(change.after["receipt"]), mode=0o600)
     for path, state in sorted(change.after["todo"].items()):
         _write(path, state, host)
