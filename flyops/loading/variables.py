@@ -90,3 +90,7 @@ class Scope:
         for name in ("pending", "pending_facts", "pending_files", "folders", "on_secret", "secret_names"):
             setattr(made, name, getattr(self, name))
         return made
+
+    def layer(self) -> Mapping[str, Any]:
+        """The highest layer: of an item's scope, its loop variables."""
+        return self._layers[0]

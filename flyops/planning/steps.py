@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -85,7 +86,13 @@ class Step:
             return False
         task = self.task
         static = all(isinstance(value, bool) for value in (*(task.failed_when or ()), *(task.changed_when or ())))
-        return task.until is not None or task.retries is not None or not static
+        broken = any(item.known and item.known.get("failed") for item in self.items)
+        return task.until is not None or task.retries is not None or not static or broken
+
+    @property
+    def survives(self) -> bool:
+        """Whether the tasks behind it run even when it fails."""
+        return self.flags.ignore_errors or self.task.failed_when == (False,)
 
 
 @dataclass(frozen=True)
@@ -233,7 +240,7 @@ def plan_task(task: Task, scope: Scope, run: Run) -> Step:
     flags = flags_of(task, scope, run)
     loop_var = str(task.loop_control.get("loop_var", "item"))
     items = tuple(_plan_item(task, entry, flags, run) for entry in entries)
-    return Step(task, scope, flags, items, task.loop is not None, loop_var, target_of(task, scope))
+    return Step(task, scope, flags, items, task.loop is not None, loop_var, target_of(task, delegate_scope(task, scope)))
 
 
 def flags_of_skipped(task: Task, scope: Scope, run: Run) -> Flags:
@@ -318,13 +325,31 @@ def connection_target(scope: Scope, become: bool, become_user: str, defaults: Ma
     )
 
 
+def delegate_scope(task: Task, scope: Scope) -> Scope:
+    """The variables of the host that really runs it."""
+    raw = task.inherit.delegate_to
+    if raw is None:
+        return scope
+    loop_var = str(task.loop_control.get("loop_var", "item"))
+    if task.loop is not None and re.search(rf"\b{re.escape(loop_var)}\b", str(raw)):
+        raise PlanError("delegate_to a different host for each item is not supported yet", where=str(task.pos))
+    name = str(render(raw, scope))
+    if name == scope["inventory_hostname"]:
+        return scope
+    hosts = scope["hostvars"]
+    if name not in hosts:
+        raise PlanError(f"delegate_to: no host {name!r} in the inventory", where=str(task.pos))
+    found: Scope = hosts[name].host_scope
+    return found
+
+
 def _via(scope: Scope, parent: str, depth: int) -> Target:
     if depth > 4:
         raise PlanError(f"ansible_via: hosts lead to each other at {parent}")
     variables = scope["hostvars"]
     if parent not in variables:
         raise PlanError(f"ansible_via: no host {parent!r} in the inventory", fix="add it, with the variables of its connection")
-    inner = variables[parent].scope
+    inner = variables[parent].host_scope
     become = to_bool(inner.get("ansible_become", False))
     return connection_target(inner, become, str(inner.get("ansible_become_user", "root")), {}, depth + 1)
 
