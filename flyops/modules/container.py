@@ -124,7 +124,7 @@ def _plan_present(args: Mapping[str, Any], seen: Seen) -> Decision:
     new = lxcconf.converge(seen.config, wanted, lxcconf.owned(seen.majors))
     digest = _digest(wanted)
     steps = _steps(args, seen, asked, new, digest)
-    values = _values(args, seen, asked, restarted="restart" in steps)
+    values = _values(args, seen, asked, steps)
     if not steps:
         return Same(values)
     diff = [Diff(_place(args).path("config"), seen.config, new.text)] if new.changed else []
@@ -258,7 +258,9 @@ def _had_driver(seen: Seen) -> bool:
     return any(key == "lxc.mount.entry" and f" {lxcconf.DRIVER.lstrip('/')}/" in f" {found}" for key, found in lxcconf.parse(seen.config))
 
 
-def _values(args: Mapping[str, Any], seen: Seen, asked: Asked, *, restarted: bool) -> Dict[str, Any]:
+def _values(args: Mapping[str, Any], seen: Seen, asked: Asked, steps: Tuple[str, ...]) -> Dict[str, Any]:
+    """For the result: what there is, or in check mode what there would be; `apply` puts what it read back in its place."""
+    moved = bool({"start", "limits"} & set(steps))
     return {
         "name": args["name"],
         "pid": seen.pid,
@@ -266,14 +268,14 @@ def _values(args: Mapping[str, Any], seen: Seen, asked: Asked, *, restarted: boo
         "network": args["network"],
         "bridge": args["bridge"] if args["network"] == "bridge" else "",
         "bridge_address": asked.bridge_address,
-        "cpus": seen.effective_cpus or asked.guest.cpus,
-        "memory": int(seen.effective_memory) if seen.effective_memory.isdigit() else asked.guest.memory_bytes,
+        "cpus": asked.guest.cpus if moved else seen.effective_cpus or asked.guest.cpus,
+        "memory": int(seen.effective_memory) if seen.effective_memory.isdigit() and not moved else asked.guest.memory_bytes,
         "cgroups": {"cpuset": seen.controllers.cpuset, "memory": seen.controllers.memory, "devices": seen.controllers.devices},
         "base": asked.guest.base,
         "gpu": args["gpu"],
         "driver": seen.card.version,
         "systemd": seen.systemd,
-        "restarted": restarted,
+        "restarted": "restart" in steps,
         "strays": list(lxcconf.strays(seen.config, seen.majors)),
     }
 

@@ -30,7 +30,15 @@ def run(options: ProvisionOptions) -> int:
         "inventory_file": str(guests.inventory_file(options.name)),
     }
     playbook = places.REPOSITORY / "playbooks" / "provision.yml"
-    result = run_playbook(playbook, inventory=guests.INVENTORY, extra_vars=chosen, check=options.plan, diff=options.plan)
+    result = run_playbook(
+        playbook,
+        inventory=inventory,
+        extra_vars=chosen,
+        check=options.plan,
+        diff=options.plan,
+        display="json" if options.json else "auto",
+        verbose=options.verbose,
+    )
     if result.exit_code == 0 and not options.plan and not options.json:
         print(summary(options.name, result.hosts["localhost"].vars["guest"]))
     return int(result.exit_code)

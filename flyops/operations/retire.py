@@ -26,7 +26,15 @@ def run(options: RetireOptions) -> int:
         "inventory_file": str(guests.inventory_file(options.name)),
     }
     playbook = places.REPOSITORY / "playbooks" / "retire.yml"
-    result = run_playbook(playbook, inventory=guests.INVENTORY, extra_vars=chosen, check=options.plan, diff=options.plan)
+    result = run_playbook(
+        playbook,
+        inventory=inventory,
+        extra_vars=chosen,
+        check=options.plan,
+        diff=options.plan,
+        display="json" if options.json else "auto",
+        verbose=options.verbose,
+    )
     if result.exit_code == 0 and not options.plan and not options.json:
         archive = result.hosts["localhost"].vars["guest"].get("archive")
         print(f"{options.name}: gone; state in {archive['path']} ({archive['size']} bytes)" if archive else f"{options.name}: gone; it held no state")
