@@ -184,6 +184,7 @@ if os.fork():
     os.close(tell)
     with os.fdopen(say) as f:
         print(f.read() or json.dumps({"error": "the keeper ended before it started anything"}))
+    sys.stdout.flush()
     os.wait()
     os._exit(0)
 os.setsid()
@@ -245,6 +246,10 @@ if alive(pid, start):
         os.kill(pid, signal.SIGKILL)
         while alive(pid, start) and time.monotonic() - begun < asked["wait_s"] + 5:
             time.sleep(0.05)
+# Its keeper has a last word to write; a folder that is removed under it would be left half.
+until = time.monotonic() + 5
+while asked.get("keeper") and stat(asked["keeper"]) and stat(asked["keeper"])["state"] not in "ZX" and not os.path.exists(asked["exit"]) and time.monotonic() < until:
+    time.sleep(0.05)
 out["seconds"] = round(time.monotonic() - begun, 2)
 print(json.dumps(out))
 """

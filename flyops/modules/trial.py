@@ -112,30 +112,28 @@ def plan(args: dict[str, Any], state: dict[str, Any]) -> Decision:
 
 def apply(args: dict[str, Any], change: Change, host: Host) -> dict[str, Any]:
     """End the old one (only what the record names); then start, or clear."""
+    if host.check:  # nothing is started, so nothing is known of it
+        return {"running": False, "url": "", "log": "", "pid": 0, "exit_code": None}
     record = change.before or {}
-    stopped = _stop(record, host) if record else {}
+    stopped = _stop(args, record, host) if record else {}
     if args["state"] != "started":
         if args["state"] == "absent" and host.stat(args["dir"]) is not None:
             host.remove(args["dir"])
-        elif record:
-            _forget(args, host)
+        elif record and host.stat(f"{args['dir']}/trial.json") is not None:
+            host.remove(f"{args['dir']}/trial.json")
         return {"running": False, **stopped}
     return _start(args, host)
 
 
-def _forget(args: dict[str, Any], host: Host) -> None:
-    if host.stat(f"{args['dir']}/trial.json") is not None:
-        host.remove(f"{args['dir']}/trial.json")
-
-
-def _stop(record: dict[str, Any], host: Host) -> dict[str, Any]:
+def _stop(args: dict[str, Any], record: dict[str, Any], host: Host) -> dict[str, Any]:
     if record.get("manager") == "systemd":
         host.run(["systemctl", "stop", f"{record['unit']}.service"], timeout=90)
         host.run(["systemctl", "reset-failed", f"{record['unit']}.service"], timeout=30)
         return {"was": "stopped"}
     if not record.get("pid"):
         return {}
-    return _probe(host, "stop", {"pid": record["pid"], "start": record["start"], "wait_s": 30}, query=False, timeout=60)
+    asked = {"pid": record["pid"], "start": record["start"], "wait_s": 30, "keeper": record.get("keeper"), "exit": f"{args['dir']}/exit.json"}
+    return _probe(host, "stop", asked, query=False, timeout=60)
 
 
 def _owner(args: dict[str, Any], host: Host) -> tuple[int, int] | None:
@@ -252,7 +250,7 @@ def _await(args: dict[str, Any], record: dict[str, Any], host: Host) -> dict[str
     ended = seen.get("ended") or values["exit_code"] is not None
     words = f"ended with exit code {values['exit_code']}" if ended else f"did not answer at {record['url']} within {args['wait']:g} s ({seen.get('error')})"
     if not ended:
-        _stop(record, host)
+        _stop(args, record, host)
     if args["fail"]:
         raise ModuleError(f"the trial {words}; its last lines:\n{tail}", fix="the live run was not touched", **values)
     return {**values, "msg": f"the trial {words}"}

@@ -189,6 +189,7 @@ GPU = {**CPU, "backend": "cuda", "cores": 0.05, "threads": 1}
         ({"hz": 1.0}, {}, "CPU kernel: mean activity"),
         ({}, {"hz": 0.0}, "GPU: mean activity"),
         ({}, {"hz": 450.0}, "spinning"),
+        ({}, {"cores": 0.0}, "no CPU time at all"),
         ({}, {"pid_stable": False}, "the process changed"),
         ({}, {"backend": "cpu"}, "expected backend cuda, found cpu"),
         ({"backend": "cuda"}, {}, "expected backend cpu, found cuda"),
@@ -214,7 +215,8 @@ TWO = {**ONE, "tick": 31_000}
     [
         (ONE, TWO, 3.0, "cpu", ""),
         (ONE, TWO, 3.0, "", ""),
-        (ONE, {**TWO, "tick": 30_700 + 1}, 3.0, "cpu", ""),
+        (ONE, {**TWO, "tick": 30_401}, 3.0, "cpu", ""),
+        (ONE, {**TWO, "tick": 30_399}, 3.0, "cpu", "realtime factor 0.98"),
         (ONE, {**TWO, "tick": 30_000}, 3.0, "cpu", "realtime factor 0.9667"),
         (ONE, {**TWO, "tick": 1000}, 3.0, "cpu", "ticks stand still"),
         (ONE, {**TWO, "tick": 10}, 3.0, "cpu", "ticks stand still"),

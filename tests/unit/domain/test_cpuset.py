@@ -70,9 +70,10 @@ def test_what_is_rendered_parses_back(cpus):
 @given(st.text(alphabet="0123456789,-:/ ", max_size=20))
 def test_any_text_is_parsed_or_refused(text):
     try:
-        assert len(set(cpuset.parse(text))) == len(cpuset.parse(text))
-    except cpuset.CpusetError as err:
-        assert "cpu list" in str(err)
+        found = cpuset.parse(text)
+    except cpuset.CpusetError:
+        return
+    assert len(set(found)) == len(found)
 
 
 TWINS20 = {cpu: (cpu % 20, cpu % 20 + 20) for cpu in range(40)}

@@ -94,13 +94,11 @@ def test_whatever_is_applied_and_cut_off_a_restore_gives_the_first_state_back(st
             assert receipt.foreign(kept, world) == []
         new = receipt.applied(kept, "gpu", world, wanted, "t")
         kept = receipt.load(receipt.dump(new))
-        for path, state in sorted(receipt.to_write(world, wanted).items())[:cut]:
-            world[path] = state
+        world.update(sorted(receipt.to_write(world, wanted).items())[:cut])
     if kept is None:
         return
     assert receipt.foreign(kept, world) == []
-    for path, state in receipt.to_write(world, receipt.befores(kept)).items():
-        world[path] = state
+    world.update(receipt.to_write(world, receipt.befores(kept)))
     assert world == start
 
 
