@@ -1,0 +1,12 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`invoke stop`: Stops flysim and its page where they are deployed (playbooks/stop.yml)."""
+
+from __future__ import annotations
+
+from flyops.operations import hosts
+from flyops.operations.options import Target
+
+
+def run(target: Target) -> int:
+    """The exit code of the play."""
+    return hosts.play(hosts.find(target), "stop").exit_code
