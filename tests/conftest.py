@@ -12,6 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from flyops.operations import build
+from flyops.operations.release import Release
+
 COUNTED = ("lxc", "root", "slow", "gpu", "network")
 ran: Counter[str] = Counter()
 
@@ -43,6 +46,12 @@ def pytest_sessionfinish() -> None:
     target = os.environ.get("FLY_TEST_COUNTS")
     if target:
         Path(target).write_text(json.dumps(ran))
+
+
+@pytest.fixture(scope="session")
+def flysim_release() -> Release:
+    """This checkout's flysim for the CPU, built once in the user's own cache (minutes the first time, then nothing)."""
+    return build.build()
 
 
 @pytest.fixture

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from flyops import places
 from flyops.domain import version as versions
+from flyops.domain.ptx import known_arch
 from flyops.errors import FlyopsError, UsageError
 from flyops.operations import needs, release
 from flyops.operations.options import BuildOptions
@@ -27,7 +28,8 @@ from flyops.operations.release import Release
 
 FEATURES = "FLY_CARGO_FEATURES"
 _CUDA_LIBRARY = re.compile(r"lib(?:cuda|cudart|nvrtc|nvidia)[-\w.]*")
-_NOT_SOURCES = {"target", "__pycache__"}
+# Folders and files below flysim/ that no binary depends on: a new test is no new version.
+_NOT_SOURCES = {"target", "tests", "benches", "testkit", "tools", "__pycache__", "clippy.toml", "rustfmt.toml"}
 
 
 class BuildError(FlyopsError, RuntimeError):
@@ -82,7 +84,7 @@ def source_hashes(workspace: Path) -> dict[str, str]:
         folders[:] = sorted(name for name in folders if name not in _NOT_SOURCES and not name.startswith("."))
         for name in files:
             path = Path(folder, name)
-            if path.suffix not in {".md", ".pyc"} and path.is_file():
+            if name not in _NOT_SOURCES and path.suffix not in {".md", ".pyc"} and path.is_file():
                 found[path.relative_to(workspace).as_posix()] = hashlib.sha256(path.read_bytes()).hexdigest()
     return found
 
@@ -111,8 +113,15 @@ def _build(parent: Path, version: versions.Version, features: Sequence[str]) -> 
     files: dict[str, Path | bytes] = {"bin/flysim": _stripped(binary, parent)}
     _check(binary, str(version))
     if version.cuda:
-        files.update({f"ptx/{path.name}": path for path in workspace.glob("crates/**/sm_*.ptx") if path.parts[-3:-1] != ("target", "release")})
+        files.update({f"ptx/{arch}.ptx": path for arch, path in _committed_ptx(workspace)})
     return release.assemble(parent, files, _header(version, features, files, workspace))
+
+
+def _committed_ptx(workspace: Path) -> Iterator[tuple[str, Path]]:
+    for path in sorted(workspace.glob("crates/*/kernels/*.ptx")):
+        arch = path.stem.rpartition(".")[2]  # flysim.sm_75.ptx
+        if known_arch(arch):
+            yield arch, path
 
 
 def _header(version: versions.Version, features: Sequence[str], files: Mapping[str, object], workspace: Path) -> dict[str, str]:

