@@ -8,9 +8,10 @@ hangs or crashes in `cuInit` must not take the agent along. Each is run by the t
 from __future__ import annotations
 
 import json
+import sys
 from typing import Any, Mapping
 
-from flyops.model.host import Completed
+from flyops.model.host import Completed, Host
 
 _STAT = r"""
 import json, os, sys, time
@@ -299,8 +300,9 @@ PROGRAMS: Mapping[str, str] = {
 }
 
 
-def argv(name: str, asked: Mapping[str, Any], python: str = "python3") -> list[str]:
-    """The command for a program of ours; its text goes on stdin (`text`)."""
+def argv(name: str, asked: Mapping[str, Any], host: Host) -> list[str]:
+    """The command for a program of ours; its text goes on stdin (`text`). It runs on the interpreter that the agent runs on."""
+    python = sys.executable if sys.executable and host.stat(sys.executable, follow=True) else "python3"
     return [python, "-I", "-", name, json.dumps(asked, sort_keys=True)]
 
 

@@ -78,7 +78,7 @@ SPEC = Spec(
 
 
 def _probe(args: dict[str, Any], name: str, asked: dict[str, Any], host: Host, timeout: float) -> dict[str, Any]:
-    done = host.run(probes.argv(name, asked), query=True, stdin=probes.text(name), timeout=timeout)
+    done = host.run(probes.argv(name, asked, host), query=True, stdin=probes.text(name), timeout=timeout)
     return probes.answer(done)
 
 

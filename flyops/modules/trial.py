@@ -53,7 +53,7 @@ SPEC = Spec(
 
 
 def _probe(host: Host, name: str, asked: dict[str, Any], *, query: bool, timeout: float) -> dict[str, Any]:
-    return probes.answer(host.run(probes.argv(name, asked), query=query, stdin=probes.text(name), timeout=timeout))
+    return probes.answer(host.run(probes.argv(name, asked, host), query=query, stdin=probes.text(name), timeout=timeout))
 
 
 def _text(done: Completed) -> str:

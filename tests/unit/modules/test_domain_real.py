@@ -568,7 +568,7 @@ def test_probes_compile_on_the_oldest_python(name):
 
 def test_cuda_probe_without_a_card_says_why():
     host = RealHost()
-    found = probes.answer(host.run(probes.argv("cuda", {}), query=True, stdin=probes.text("cuda"), timeout=60))
+    found = probes.answer(host.run(probes.argv("cuda", {}, host), query=True, stdin=probes.text("cuda"), timeout=60))
     assert found.get("opened") or found.get("error") or found.get("code"), found
 
 
