@@ -17,7 +17,7 @@ const MAX_CONTACTS: f64 = 2_405.0;
 const CONTACTS_MU: f64 = 0.0075;
 const CONTACTS_SIGMA: f64 = 1.4893;
 const DEGREE_SIGMA: f64 = 1.07;
-const POPULARITY_SIGMA: f64 = 0.9;
+const POPULARITY_SIGMA: f64 = 1.4;
 const MAX_OUT_DEGREE: f64 = 9_615.0;
 const FULL_NEURONS: usize = 139_255;
 /// Share of pairs that also get their reverse; 2q / (1 + q) of all edges are then reciprocal.
@@ -32,7 +32,7 @@ const CLASSES: [(&str, usize, usize); 5] =
     [("KC", 5_177, 40), ("MBON", 96, 44), ("DAN", 331, 44), ("descending", 1_305, 70), ("motor", 110, 76)];
 const PAM: usize = 307;
 /// Gives 1.5 to 3 Hz over the whole brain, at both sizes of the published tables.
-const DEFAULT_DRIVE: &str = "sensory:10";
+const DEFAULT_DRIVE: &str = "sensory:15";
 /// One neuron in eight is sensory: 17,550 of 139,255.
 const SENSORY: f64 = 17_550.0 / 139_255.0;
 

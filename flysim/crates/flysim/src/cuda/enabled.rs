@@ -18,13 +18,18 @@ pub fn attach(
     connectome: Arc<Connectome>,
     gpu: &str,
     ptx: Option<&Path>,
-    threads: usize,
+    _threads: usize,
 ) -> Result<Box<dyn Backend>, BackendError> {
     let source = match ptx {
         Some(path) => PtxSource::File(path.to_path_buf()),
         None => PtxSource::Search(release_directories()),
     };
-    Ok(Box::new(CudaBackend::attach(connectome, &Request { gpu, ptx: source, threads })?))
+    Ok(Box::new(CudaBackend::attach(connectome, &Request { gpu, ptx: source, block_threads: block_threads() })?))
+}
+
+/// Threads per block, for measurements only: `FLY_CUDA_BLOCK`.
+fn block_threads() -> Option<u32> {
+    std::env::var("FLY_CUDA_BLOCK").ok()?.parse().ok()
 }
 
 /// `releases/V/bin/flysim` has its PTX in `releases/V/ptx`; a binary at the top of its release, in `ptx` beside it.

@@ -50,24 +50,27 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let wall_s = start.elapsed().as_secs_f64();
     let biological_s = args.ticks as f64 / TICKS_PER_SECOND as f64;
     let mean_hz = report.spikes as f64 / biological_s / rig.connectome.neurons() as f64;
-    println!("{}", json!({
-        "backend": backend.name(),
-        "threads": backend.threads(),
-        "attach": backend.attach_line(),
-        "neurons": rig.connectome.neurons(),
-        "edges": rig.connectome.edges(),
-        "ticks": args.ticks,
-        "wall_s": wall_s,
-        "us_per_tick": wall_s * 1e6 / args.ticks as f64,
-        "realtime_factor": biological_s / wall_s,
-        "wall_s_per_biological_s": wall_s / biological_s,
-        "host_cores": cpu_start.zip(cpu_seconds()).map(|(a, b)| (b - a) / wall_s),
-        "spikes": report.spikes,
-        "undriven_spikes": report.undriven_spikes,
-        "mean_hz": mean_hz,
-        "drive": rig.drive.text,
-        "hash": format!("{:016x}", backend.export()?.hash()),
-    }));
+    println!(
+        "{}",
+        json!({
+            "backend": backend.name(),
+            "threads": backend.threads(),
+            "attach": backend.attach_line(),
+            "neurons": rig.connectome.neurons(),
+            "edges": rig.connectome.edges(),
+            "ticks": args.ticks,
+            "wall_s": wall_s,
+            "us_per_tick": wall_s * 1e6 / args.ticks as f64,
+            "realtime_factor": biological_s / wall_s,
+            "wall_s_per_biological_s": wall_s / biological_s,
+            "host_cores": cpu_start.zip(cpu_seconds()).map(|(a, b)| (b - a) / wall_s),
+            "spikes": report.spikes,
+            "undriven_spikes": report.undriven_spikes,
+            "mean_hz": mean_hz,
+            "drive": rig.drive.text,
+            "hash": format!("{:016x}", backend.export()?.hash()),
+        })
+    );
     Ok(ExitCode::SUCCESS)
 }
 

@@ -63,32 +63,43 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         );
         runs.push(run);
     }
-    let (reference, others) = runs.split_first().ok_or_else(|| anyhow::anyhow!("nothing to compare: give --threads"))?;
+    let (reference, others) =
+        runs.split_first().ok_or_else(|| anyhow::anyhow!("nothing to compare: give --threads"))?;
     let differences: Vec<_> = others.iter().filter_map(|r| difference(reference, r, args.every)).collect();
-    let active = reference.report.spikes >= args.min_spikes && reference.report.undriven_spikes >= args.min_undriven;
+    let active =
+        reference.report.spikes >= args.min_spikes && reference.report.undriven_spikes >= args.min_undriven;
     let compared = others.len() > 0;
     let ok = differences.is_empty() && active && compared;
     print(&runs);
-    let why = if !compared { "only one run: nothing was compared" } else if !active { "too few spikes" } else { "" };
-    println!("{}", json!({
-        "ok": ok,
-        "why": why,
-        "ticks": args.ticks,
-        "every": args.every,
-        "spikes": reference.report.spikes,
-        "undriven_spikes": reference.report.undriven_spikes,
-        "min_spikes": args.min_spikes,
-        "min_undriven": args.min_undriven,
-        "final_hash": format!("{:016x}", reference.final_hash),
-        "hash_chain": format!("{:016x}", chain(&reference.hashes)),
-        "runs": runs.iter().map(|r| json!({
-            "backend": r.label, "threads": r.threads, "spikes": r.report.spikes,
-            "final_hash": format!("{:016x}", r.final_hash)})).collect::<Vec<_>>(),
-        "differences": differences,
-        "kernel": flysim_core::params::kernel_version(),
-        "connectome": rig.connectome.fingerprint(),
-        "drive": rig.drive.text,
-    }));
+    let why = if !compared {
+        "only one run: nothing was compared"
+    } else if !active {
+        "too few spikes"
+    } else {
+        ""
+    };
+    println!(
+        "{}",
+        json!({
+            "ok": ok,
+            "why": why,
+            "ticks": args.ticks,
+            "every": args.every,
+            "spikes": reference.report.spikes,
+            "undriven_spikes": reference.report.undriven_spikes,
+            "min_spikes": args.min_spikes,
+            "min_undriven": args.min_undriven,
+            "final_hash": format!("{:016x}", reference.final_hash),
+            "hash_chain": format!("{:016x}", chain(&reference.hashes)),
+            "runs": runs.iter().map(|r| json!({
+                "backend": r.label, "threads": r.threads, "spikes": r.report.spikes,
+                "final_hash": format!("{:016x}", r.final_hash)})).collect::<Vec<_>>(),
+            "differences": differences,
+            "kernel": flysim_core::params::kernel_version(),
+            "connectome": rig.connectome.fingerprint(),
+            "drive": rig.drive.text,
+        })
+    );
     Ok(if ok { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
@@ -100,7 +111,14 @@ fn one(rig: &Rig, kind: Kind, threads: usize, ticks: u64) -> anyhow::Result<Run>
         rings.push(backend.export()?.ring_hash());
     }
     let final_hash = backend.export()?.hash();
-    Ok(Run { label: backend.name().into(), threads: threads_of(&*backend), report, hashes, rings, final_hash })
+    Ok(Run {
+        label: backend.name().into(),
+        threads: threads_of(&*backend),
+        report,
+        hashes,
+        rings,
+        final_hash,
+    })
 }
 
 fn threads_of(backend: &dyn Backend) -> usize {

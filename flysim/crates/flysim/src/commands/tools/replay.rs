@@ -47,14 +47,17 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let mut hashes = Vec::new();
     backend.advance_hashed(args.ticks, &mut report, &mut hashes)?;
     let chain = hashes.iter().fold(0, |c, h| flysim_core::hash::mix(c ^ h));
-    println!("{}", json!({
-        "checkpoint": newest, "from": start.state.tick, "to": backend.tick(), "ticks": args.ticks,
-        "backend": backend.name(), "threads": backend.threads(),
-        "spikes": report.spikes, "undriven_spikes": report.undriven_spikes,
-        "start_hash": start.manifest.state_hash,
-        "hash": format!("{:016x}", backend.export()?.hash()), "hash_chain": format!("{chain:016x}"),
-        "drive": rig.drive.text, "seed": rig.drive.seed.to_string(),
-        "compatibility": start.manifest.compatibility,
-    }));
+    println!(
+        "{}",
+        json!({
+            "checkpoint": newest, "from": start.state.tick, "to": backend.tick(), "ticks": args.ticks,
+            "backend": backend.name(), "threads": backend.threads(),
+            "spikes": report.spikes, "undriven_spikes": report.undriven_spikes,
+            "start_hash": start.manifest.state_hash,
+            "hash": format!("{:016x}", backend.export()?.hash()), "hash_chain": format!("{chain:016x}"),
+            "drive": rig.drive.text, "seed": rig.drive.seed.to_string(),
+            "compatibility": start.manifest.compatibility,
+        })
+    );
     Ok(ExitCode::SUCCESS)
 }

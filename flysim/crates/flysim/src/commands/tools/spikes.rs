@@ -54,10 +54,13 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         writeln!(text, "{},{}", spike.tick, spike.neuron)?;
     }
     std::fs::write(&args.out, text).with_context(|| args.out.display().to_string())?;
-    println!("{}", json!({
-        "ticks": args.ticks, "sources": kicks.len(), "spikes": report.spikes, "out": args.out,
-        "hash": format!("{:016x}", backend.export()?.hash()),
-    }));
+    println!(
+        "{}",
+        json!({
+            "ticks": args.ticks, "sources": kicks.len(), "spikes": report.spikes, "out": args.out,
+            "hash": format!("{:016x}", backend.export()?.hash()),
+        })
+    );
     Ok(ExitCode::SUCCESS)
 }
 
@@ -66,7 +69,9 @@ fn read(path: &Path) -> anyhow::Result<Vec<Kick>> {
     let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
     lines
         .map(|(i, line)| {
-            kick(line).with_context(|| format!("{}:{}: expected tick,neuron, found {line:?}", path.display(), i + 1))
+            kick(line).with_context(|| {
+                format!("{}:{}: expected tick,neuron, found {line:?}", path.display(), i + 1)
+            })
         })
         .collect()
 }

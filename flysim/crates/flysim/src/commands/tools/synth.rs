@@ -37,10 +37,13 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let shape = Shape { neurons: args.neurons, edges: args.edges, min_contacts, seed: args.seed };
     let parts = generate(shape).map_err(anyhow::Error::msg)?;
     let c = parts.write(&args.out).map_err(|e| anyhow::anyhow!("{}: {e}", args.out.display()))?;
-    println!("{}", json!({
-        "file": args.out, "neurons": c.neurons(), "edges": c.edges(), "min_contacts": min_contacts,
-        "seed": args.seed, "index_space": c.index_space(), "fingerprint": c.fingerprint(),
-        "default_drive": c.default_drive(),
-    }));
+    println!(
+        "{}",
+        json!({
+            "file": args.out, "neurons": c.neurons(), "edges": c.edges(), "min_contacts": min_contacts,
+            "seed": args.seed, "index_space": c.index_space(), "fingerprint": c.fingerprint(),
+            "default_drive": c.default_drive(),
+        })
+    );
     Ok(ExitCode::SUCCESS)
 }

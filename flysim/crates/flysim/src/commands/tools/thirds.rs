@@ -35,9 +35,14 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let rig = args.rig.open()?;
     let cuts = cuts(args.ticks, args.backends.len() as u64);
     let given = args.directory.is_some();
-    let directory =
-        args.directory.unwrap_or_else(|| std::env::temp_dir().join(format!("flysim-thirds-{}", std::process::id())));
-    anyhow::ensure!(checkpoint::list(&directory)?.is_empty(), "{}: holds checkpoints already", directory.display());
+    let directory = args
+        .directory
+        .unwrap_or_else(|| std::env::temp_dir().join(format!("flysim-thirds-{}", std::process::id())));
+    anyhow::ensure!(
+        checkpoint::list(&directory)?.is_empty(),
+        "{}: holds checkpoints already",
+        directory.display()
+    );
     let result = parts(&rig, &args.backends, &cuts, args.threads, &directory);
     if !given {
         // Ours, under a name of this process; a leftover would only waste space.
@@ -51,11 +56,14 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let spikes: u64 = parts.iter().filter_map(|p| p["spikes"].as_u64()).sum();
     let every_part_spiked = parts.iter().all(|p| p["spikes"].as_u64() > Some(0));
     let ok = found == expected && spikes == report.spikes && every_part_spiked;
-    println!("{}", json!({
-        "ok": ok, "ticks": args.ticks, "parts": parts, "spikes": spikes, "unbroken_spikes": report.spikes,
-        "hash": format!("{found:016x}"), "unbroken_hash": format!("{expected:016x}"),
-        "every_part_spiked": every_part_spiked, "drive": rig.drive.text,
-    }));
+    println!(
+        "{}",
+        json!({
+            "ok": ok, "ticks": args.ticks, "parts": parts, "spikes": spikes, "unbroken_spikes": report.spikes,
+            "hash": format!("{found:016x}"), "unbroken_hash": format!("{expected:016x}"),
+            "every_part_spiked": every_part_spiked, "drive": rig.drive.text,
+        })
+    );
     Ok(if ok { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 

@@ -46,7 +46,11 @@ pub(super) fn parse(text: &str) -> anyhow::Result<Imported> {
     let mut parts = Parts {
         index_space: format!("cect-herm-{}", names.len()),
         source: "cect 0.3.5 data/herm_full_edgelist.csv".into(),
-        default_drive: if names.contains_key("ALML") { "ALML:150,ALMR:150,PLML:150,PLMR:150".into() } else { String::new() },
+        default_drive: if names.contains_key("ALML") {
+            "ALML:150,ALMR:150,PLML:150,PLMR:150".into()
+        } else {
+            String::new()
+        },
         attribution: ATTRIBUTION.into(),
         // These cells have names and no ids; the names are the groups.
         roots: (0..names.len() as u64).collect(),
@@ -57,7 +61,8 @@ pub(super) fn parse(text: &str) -> anyhow::Result<Imported> {
         ..Parts::default()
     };
     let chemical: Vec<_> = rows.iter().filter(|r| r.chemical).collect();
-    let edge = |r: &&Row| (names[r.from], names[r.to], if is_gaba(r.from) { -r.contacts } else { r.contacts });
+    let edge =
+        |r: &&Row| (names[r.from], names[r.to], if is_gaba(r.from) { -r.contacts } else { r.contacts });
     parts.set_edges(chemical.iter().map(edge).collect()).map_err(anyhow::Error::msg)?;
     let counts = json!({
         "cells": names.len(), "chemical": chemical.len(), "electrical_left_out": rows.len() - chemical.len(),
@@ -94,7 +99,8 @@ mod tests {
 
     #[test]
     fn chemical_rows_are_edges_and_electrical_ones_are_counted() {
-        let text = "Source,Target,Weight,Type\nAVL , I3   ,10,chemical\nI3,AVL,2,electrical\nI3,M1,4,chemical\n";
+        let text =
+            "Source,Target,Weight,Type\nAVL , I3   ,10,chemical\nI3,AVL,2,electrical\nI3,M1,4,chemical\n";
         let got = parse(text).unwrap();
         let c = got.parts.build().unwrap();
         assert_eq!((c.neurons(), c.edges()), (3, 2));

@@ -126,7 +126,9 @@ mod tests {
 
     fn seed(edges: &str) -> String {
         let cell = |id: u32, t: &str, role: &str| {
-            format!(r#"{{"id": "72057594060398942{id}", "type": "{t}", "role": "{role}", "side": "left", "pos": []}}"#)
+            format!(
+                r#"{{"id": "72057594060398942{id}", "type": "{t}", "role": "{role}", "side": "left", "pos": []}}"#
+            )
         };
         let cells = [cell(0, "LC4", "lc4"), cell(1, "central", "gf"), cell(2, "sensory", "other")].join(",");
         format!(r#"{{"source": "x", "neurons": [{cells}], "edges": {edges}}}"#)

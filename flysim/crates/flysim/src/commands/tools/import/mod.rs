@@ -40,10 +40,13 @@ pub fn run(source: Source) -> anyhow::Result<ExitCode> {
     let imported = parse(&text).map_err(|e| anyhow::anyhow!("{name}: {e:#}"))?;
     let written = imported.parts.write(&files.out);
     let c = written.map_err(|e| anyhow::anyhow!("{}: {e}", files.out.display()))?;
-    println!("{}", json!({
-        "file": files.out, "neurons": c.neurons(), "edges": c.edges(), "index_space": c.index_space(),
-        "fingerprint": c.fingerprint(), "default_drive": c.default_drive(), "counts": imported.counts,
-    }));
+    println!(
+        "{}",
+        json!({
+            "file": files.out, "neurons": c.neurons(), "edges": c.edges(), "index_space": c.index_space(),
+            "fingerprint": c.fingerprint(), "default_drive": c.default_drive(), "counts": imported.counts,
+        })
+    );
     Ok(ExitCode::SUCCESS)
 }
 
