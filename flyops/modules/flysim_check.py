@@ -18,6 +18,9 @@ LIB_DIRS = (
     "/usr/local/lib", "/usr/local/nvidia/lib64", "/usr/local/nvidia/lib",
 )  # fmt: skip
 
+WORDS = ("log", "log_file", "unit", "url")
+EVIDENCE = {"feature": WORDS, "ptx": WORDS, "cost": ("url",), "window": ("url",), "health": ("url",)}  # what check mode may lack
+
 SPEC = Spec(
     doc="Judge one thing about flysim: feature, card, ptx, bitexact, cost (the five, in this order), health, or one window of cost.",
     args={
@@ -91,8 +94,8 @@ def read(args: dict[str, Any], host: Host) -> dict[str, Any]:
     check = checks.BY_NAME[args["check"]]
     if check.gpu_only and args["backend"] == "cpu":
         return {"skip": checks.not_applicable(args["check"])}
-    if host.check and args["check"] != "card" and not (args["url"] or args["log"]):
-        return {"skip": checks.Judged(checks.NOT_REACHED, "check mode starts no trial")}
+    if host.check and (args["check"] == "bitexact" or not any(args[name] for name in EVIDENCE.get(args["check"], ("check",)))):
+        return {"skip": checks.Judged(checks.NOT_REACHED, "check mode starts no trial and stages no release")}
     return {
         "feature": _look_feature,
         "card": _look_card,
