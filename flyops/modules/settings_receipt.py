@@ -170,7 +170,8 @@ def plan(args: dict[str, Any], state: dict[str, Any]) -> Decision:
     new = receipt.applied(old, args["name"], state["seen"], state["wanted"], state["now"], made=state["made"], note=args["note"])
     todo = receipt.to_write(state["seen"], state["wanted"]) if args["state"] == "applied" else {}
     values = {**_values(state["path"], new), "written": sorted(todo)}
-    if old == new and not todo:
+    # Files that are as wanted need no receipt; one that is open stays, and a planned one is wanted for itself.
+    if not todo and (old == new or (old is None and args["state"] == "applied")):
         return Same(values)
     after = {"receipt": new if new != old else None, "todo": todo, "kept": strangers}
     return Change(before=state["path"], after=after, diff=_diffs(state["seen"], todo), values=values)

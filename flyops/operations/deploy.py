@@ -78,12 +78,12 @@ def bundle_file() -> Any:
     from flyops import places
     from flyops.transport.bundle import bundle
 
-    packed = bundle()
-    path = places.cache("agent", f"{packed.digest}.pyz")
+    digest, data = bundle()
+    path = places.cache("agent-bundles", f"{digest}.pyz")
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_suffix(".tmp")
-        temporary.write_bytes(packed.data)
+        temporary.write_bytes(data)
         temporary.replace(path)
     return path
 

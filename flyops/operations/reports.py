@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import sys
 import time
@@ -30,7 +31,7 @@ def show(target: Target, found: Entries, *, host: str, release: str, backend: st
     now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     text = report.to_json([*entries, *extra], date=now, host=host, release=release, backend=backend)
     if target.json:
-        print(text)
+        print(json.dumps({"kind": "report", **json.loads(text)}))
     else:
         width = min(140, shutil.get_terminal_size((110, 24)).columns)
         print(f"\n{host}, release {release}, backend {backend}\n{report.table([*entries, *extra], width)}", end="")
