@@ -38,6 +38,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    if report.when == "call" or not report.passed:  # a fixture may fail or skip, too
+        ran.update([report.outcome])
     if report.when == "call" and not report.skipped:
         ran.update(marker for marker in COUNTED if marker in report.keywords)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,25 +17,28 @@ sys.path.insert(0, str(ROOT))
 from flyops.spec import Arg, Spec  # noqa: E402
 
 FOLDER = ROOT / "docs" / "modules"
+COMPATIBILITY = ROOT / "docs" / "compatibility.md"
+BLOCK = re.compile(r"(<!-- words, .*?-->\n).*?(<!-- end of words -->)", re.DOTALL)
 ROOMS = ("flyops.modules", "flyops.planning.actions")
 
 
 def main(words: list[str]) -> int:
     """Writes the pages, or compares them."""
-    pages = dict(render_all())
-    present = {path.name: path.read_text() for path in FOLDER.glob("*.md")}
-    stale = sorted(name for name in set(pages) | set(present) if pages.get(name) != present.get(name))
+    pages = {FOLDER / name: text for name, text in render_all()}
+    pages[COMPATIBILITY] = BLOCK.sub(lambda found: found[1] + render_words() + found[2], COMPATIBILITY.read_text())
+    present = {path: path.read_text() for path in [*FOLDER.glob("*.md"), COMPATIBILITY]}
+    stale = sorted(path for path in set(pages) | set(present) if pages.get(path) != present.get(path))
     if "--check" in words:
-        for name in stale:
-            print(f"docs/modules/{name}: differs from its SPEC")
+        for path in stale:
+            print(f"{path.relative_to(ROOT)}: differs from what the code declares")
         print("docs: run `python tools/docs.py` (or ./fly lint --fix)" if stale else f"docs: {len(pages)} pages are as the SPECs say")
         return 1 if stale else 0
     FOLDER.mkdir(parents=True, exist_ok=True)
-    for name in stale:
-        if name in pages:
-            (FOLDER / name).write_text(pages[name])
+    for path in stale:
+        if path in pages:
+            path.write_text(pages[path])
         else:
-            (FOLDER / name).unlink()
+            path.unlink()
     print(f"docs: {len(stale)} of {len(pages)} pages written")
     return 0
 
@@ -47,6 +51,20 @@ def render_all() -> Iterator[tuple[str, str]]:
     lines = ["# Modules", "", "Made from each module's SPEC by `tools/docs.py`.", "", "| module | does |", "|---|---|"]
     lines += [f"| [{name}]({name}.md) | {first_sentence(spec.doc)} |" for name, spec in specs.items()]
     yield "README.md", "\n".join(lines) + "\n"
+
+
+def render_words() -> str:
+    """The keywords of plays, blocks and tasks, and Ansible's that are not built yet, as the parser has them."""
+    try:
+        from flyops.loading import keywords
+    except ModuleNotFoundError:
+        return ""
+    rows = [("a play", keywords.PLAY), ("a block", keywords.BLOCK), ("a task", keywords.TASK), ("a handler", keywords.HANDLER)]
+    lines = [f"- {what}: {', '.join(f'`{word}`' for word in sorted(set(words)))}" for what, words in rows]
+    lines.append(
+        f"- refused as not supported yet: {', '.join(f'`{word}`' for word in sorted(keywords.NOT_YET))}, and `with_…` other than `with_items`"
+    )
+    return "\n".join(lines) + "\n"
 
 
 def find_specs() -> Iterator[tuple[str, Spec]]:

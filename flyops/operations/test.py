@@ -23,11 +23,17 @@ QUICK = "not slow and not lxc and not root and not gpu and not network"
 def run(options: TestOptions) -> int:
     """`invoke test`."""
     failed = []
+    ran: dict[str, int] = {}
     if options.rust and not cargo_tests():
         failed.append("cargo test")
-    if options.python and not python_tests(options):
-        failed.append("pytest")
-    print(f"test: failed: {', '.join(failed)}" if failed else "test: all passed", flush=True)
+    if options.python:
+        ok, ran = python_tests(options)
+        if not ok:
+            failed.append("pytest")
+    if failed:
+        print(f"test: failed: {', '.join(failed)}")
+    # One line for people and for machines; what cargo counted stands above.
+    print(f"tests: {ran.get('passed', 0)} passed, {max(ran.get('failed', 0), len(failed))} failed, {ran.get('skipped', 0)} skipped", flush=True)
     return 1 if failed else 0
 
 
@@ -44,8 +50,8 @@ def cargo_tests() -> bool:
     return all(results)
 
 
-def python_tests(options: TestOptions) -> bool:
-    """pytest over tests/, then the minimums."""
+def python_tests(options: TestOptions) -> tuple[bool, dict[str, int]]:
+    """pytest over tests/, then the minimums; what ran, by outcome and by marker."""
     python = developer_python()
     with tempfile.TemporaryDirectory() as folder:
         counts = Path(folder) / "counts.json"
@@ -56,7 +62,7 @@ def python_tests(options: TestOptions) -> bool:
         ).returncode
         ran = json.loads(counts.read_text()) if counts.exists() else {}
     enough = options.quick or bool(options.only) or report_minimums(ran)
-    return code == 0 and enough
+    return code == 0 and enough, ran
 
 
 def report_minimums(ran: dict[str, int]) -> bool:
