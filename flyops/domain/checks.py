@@ -96,6 +96,7 @@ def _all(problems: Sequence[str], seen: str, fix: str = "", **details: Any) -> J
 
 FEATURE_LINE = "cuda feature compiled in"
 ATTACHED_LINE = "cuda backend attached"
+CPU_ATTACHED_LINE = "cpu backend attached"
 
 
 def said(log: str, words: str) -> str:
@@ -103,6 +104,24 @@ def said(log: str, words: str) -> str:
     pattern = re.compile(r"^(?:\S+ ){0,6}?(?P<text>" + re.escape(words) + r"\b.*)$")
     found = [match.group("text") for match in map(pattern.match, log.splitlines()) if match]
     return found[-1] if found else ""
+
+
+def last_start(log: str) -> str:
+    """The lines of the last start in a log that several starts share.
+
+    Every start of a binary with the feature says so first, and every start that gets so far says what it attached, once. So the last start
+    begins after the attached line before the last one; when words of a start follow the last one, that later start never attached.
+    """
+    lines = log.splitlines()
+    attached = [number for number, line in enumerate(lines) if said(line, ATTACHED_LINE) or said(line, CPU_ATTACHED_LINE)]
+    if not attached:
+        return log
+    later = [number for number in range(attached[-1] + 1, len(lines)) if said(lines[number], FEATURE_LINE)]
+    if later:
+        return "\n".join(lines[later[-1] :])
+    before = attached[-2] + 1 if len(attached) > 1 else 0
+    own = [number for number in range(before, attached[-1]) if said(lines[number], FEATURE_LINE)]
+    return "\n".join(lines[own[-1] if own else attached[-1] :])
 
 
 def last_lines(log: str, count: int = 5) -> str:
@@ -219,14 +238,17 @@ def judge_ptx(looked: Loaded, allow_jit: bool = False) -> Judged:
 
 
 def _thirds_problems(thirds: Mapping[str, Any]) -> list[str]:
-    parts = thirds.get("thirds") or thirds.get("parts") or []
+    parts = thirds.get("parts") or []
     out = []
     if len(parts) != 3:
-        return [f"thirds: expected three parts, found {len(parts)}"]
+        return [f"thirds: {thirds['error']}" if thirds.get("error") else f"thirds: expected three parts, found {len(parts)}"]
     if thirds.get("hash") != thirds.get("unbroken_hash") or not thirds.get("hash"):
         out.append(f"thirds: on {', '.join(str(p.get('backend')) for p in parts)} they end at hash {thirds.get('hash')}, the unbroken CPU run at {thirds.get('unbroken_hash')}")
-    if thirds.get("equal") is False:
-        out.append("thirds: flysim says they differ")
+    if thirds.get("spikes") != thirds.get("unbroken_spikes"):
+        out.append(f"thirds: {thirds.get('spikes')} spikes in parts, {thirds.get('unbroken_spikes')} unbroken")
+    if thirds.get("ok") is not True and not out:
+        out.append("thirds: flysim does not call them equal")
+    out += [f"thirds: third {number} ends at a window's end, which proves less" for number, p in enumerate(parts[:2], 1) if p.get("inside_window") is False]
     out += [f"thirds: no spikes in third {number} ({p.get('backend')})" for number, p in enumerate(parts, 1) if not p.get("spikes")]
     if "cuda" not in [p.get("backend") for p in parts]:
         out.append("thirds: none of them ran on the GPU")
@@ -258,8 +280,9 @@ def judge_bitexact(looked: Exactness) -> Judged:
             problems.append(f"replay: {who} gave no hash")
         elif run.get("ticks", looked.ticks) != looked.ticks:
             problems.append(f"replay: {who} ran {run.get('ticks')} ticks, asked were {looked.ticks}")
-    if old_run.get("hash") and new_run.get("hash") and old_run["hash"] != new_run["hash"]:
-        problems.append(f"replay of {looked.ticks} ticks from one checkpoint: {old_run['hash']} before, {new_run['hash']} now")
+    for key, what in (("hash", "state"), ("hash_chain", "chain over every tick")):
+        if old_run.get(key) and new_run.get(key) and old_run[key] != new_run[key]:
+            problems.append(f"replay of {looked.ticks} ticks from one checkpoint, {what}: {old_run[key]} before, {new_run[key]} now")
     problems += _thirds_problems(looked.thirds)
     fix = "do not deploy this build: its trajectory is another. A wanted change goes through a new kernel version and a plain deploy with --accept kernel"
     seen = f"strings equal; {looked.ticks} ticks end at {new_run.get('hash')} on both releases; thirds end at {looked.thirds.get('hash')}, as unbroken"
@@ -311,6 +334,15 @@ def _window_problems(who: str, backend: str, window: Mapping[str, Any]) -> list[
     if window["hz"] > MAX_HZ:
         out.append(f"{who}: mean activity {window['hz']:.1f} Hz, expected <= {MAX_HZ:g} (a spinning brain measures another load)")
     return out
+
+
+def judge_cpu_cost(cpu: Mapping[str, Any]) -> Judged:
+    """The CPU kernel alone, for a service that runs on it: it holds real time under a load worth measuring."""
+    problems = _window_problems("CPU kernel", "cpu", cpu)
+    if cpu.get("error"):
+        return Judged(FAILED, "; ".join(problems), "start what is missing and check again", {"cpu": dict(cpu)})
+    seen = f"CPU {cpu['cores']:.3f} cores ({cpu['threads']} threads), factor {cpu['factor']:.4f}, {cpu['hz']:.2f} Hz; machine busy {cpu['utilisation']:.0%}"
+    return _all(problems, seen, "give it more threads (rayon_threads) or cpus, or a drive" if problems else "", cpu=dict(cpu))
 
 
 def judge_cost(cpu: Mapping[str, Any], gpu: Mapping[str, Any], max_cores: float = MAX_GPU_CORES, max_share: float = MAX_GPU_SHARE) -> Judged:

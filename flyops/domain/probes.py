@@ -93,13 +93,23 @@ _READS = (
     _STAT
     + _HTTP
     + r"""
+def read():
+    # When in a slow round trip the answer was made, nobody knows: the shortest of a few is the one to time by.
+    best = None
+    for _ in range(5):
+        before = time.monotonic()
+        status = fetch(asked["url"])
+        took = time.monotonic() - before
+        if best is None or took < best["took_s"]:
+            best = {"t": before + took / 2, "took_s": took, "status": status}
+        if took < 0.005 or "tick" not in status:
+            break
+    return best
 reads = []
 for number in range(asked.get("count", 2)):
     if number:
         time.sleep(asked.get("gap_s", 2))
-    before = time.monotonic()
-    status = fetch(asked["url"])
-    reads.append({"t": (before + time.monotonic()) / 2, "status": status})
+    reads.append(read())
 print(json.dumps({"reads": reads}))
 """
 )

@@ -29,7 +29,7 @@ SPEC = Spec(
         "fail": Arg("bool", default=True, help="refuse when the verdict is failed; false: only say so in values"),
         "log": Arg("str", help="feature, ptx: the log of this start only (trial's)"),
         "log_file": Arg("path", help="feature, ptx: or a file with it"),
-        "log_offset": Arg("int", default=0, help="feature, ptx: byte at which this start begins in log_file"),
+        "log_offset": Arg("int", default=0, help="feature, ptx: byte at which this start begins in log_file; 0: found by its words"),
         "unit": Arg("str", help="feature, ptx: or the journal of this unit since its last start"),
         "exit_code": Arg("int", help="feature: how the trial ended, when it did"),
         "confirm": Arg("bool", default=True, help="feature: the attached line must be there too; false before check 2 has looked for a card"),
@@ -64,7 +64,7 @@ SPEC = Spec(
         "gap": Arg("float", default=3.0, help="health: seconds between the two reads"),
         "min_factor": Arg("float", default=checks.MIN_FACTOR, help="health: lowest realtime factor"),
     },
-    required_if=(("check", "health", ("url",)), ("check", "window", ("url",)), ("check", "cost", ("url",)), ("check", "ptx", ("ptx_dir",)), ("check", "bitexact", ("binary", "connectome", "state_dir"))),
+    required_if=(("check", "health", ("url",)), ("check", "window", ("url",)), ("check", "ptx", ("ptx_dir",)), ("check", "bitexact", ("binary", "connectome", "state_dir"))),
     examples="- name: Check 1, the feature is in the binary\n  flysim_check: {check: feature, log: '{{ trial.log }}', exit_code: '{{ trial.exit_code }}'}\n  register: check_feature\n",
     returns={
         "check": "its name",
@@ -92,7 +92,7 @@ def _out(done: Completed) -> str:
 def read(args: dict[str, Any], host: Host) -> dict[str, Any]:
     """Everything that the judge needs, and nothing judged."""
     check = checks.BY_NAME[args["check"]]
-    if check.gpu_only and args["backend"] == "cpu":
+    if check.gpu_only and args["backend"] == "cpu" and not (args["check"] == "cost" and args["url"]):
         return {"skip": checks.not_applicable(args["check"])}
     if host.check and (args["check"] == "bitexact" or not any(args[name] for name in EVIDENCE.get(args["check"], ("check",)))):
         return {"skip": checks.Judged(checks.NOT_REACHED, "check mode starts no trial and stages no release")}
@@ -131,7 +131,8 @@ def _log(args: dict[str, Any], host: Host) -> str:
     if args["unit"]:
         return _journal(args["unit"], host)
     if args["log_file"]:
-        return host.read_bytes(args["log_file"], missing=b"")[args["log_offset"] :].decode("utf-8", "replace")
+        text = host.read_bytes(args["log_file"], missing=b"")[args["log_offset"] :].decode("utf-8", "replace")
+        return text if args["log_offset"] else checks.last_start(text)
     if not args["url"]:
         raise ModuleError(f"{args['check']}: expected log, log_file, unit or url: the words of one start")
     status = _status(args["url"], args, host)
@@ -222,9 +223,9 @@ def _settings(args: dict[str, Any]) -> dict[str, str]:
 
 
 def _json(run: Mapping[str, Any]) -> dict[str, Any]:
-    """The JSON that a flysim command printed; its own words when it failed."""
+    """The JSON that a flysim command printed (a comparison that found a difference prints it, too, and ends with 1); else its own words."""
     try:
-        found = json.loads(run["out"]) if run["rc"] == 0 else None
+        found = json.loads(run["out"])
     except ValueError:
         found = None
     return found if isinstance(found, dict) else {"error": f"exit code {run['rc']}: {(run['err'] or run['out']).strip()[-500:]}"}
@@ -315,6 +316,8 @@ def _judge_cost(args: dict[str, Any], state: dict[str, Any]) -> tuple[checks.Jud
     if args["check"] == "window":
         verdict = checks.FAILED if own.get("error") else checks.PASSED
         return checks.Judged(verdict, own.get("error") or f"{own['cores']:.3f} cores, factor {own['factor']:.4f}, {own['hz']:.2f} Hz", details=own), extra
+    if args["backend"] == "cpu":
+        return checks.judge_cpu_cost(own), extra
     cpu = args["cpu_window"] or checks.summarise(state.get("cpu") or {"error": "no window of the CPU kernel: give cpu_window or cpu_url"})
     extra.update(cpu_window=cpu, cpu_samples=(state.get("cpu") or {}).get("rows", []), cpu_pidstat=(state.get("cpu") or {}).get("pidstat", ""))
     return checks.judge_cost(cpu, own, args["max_cores"], args["max_share"]), extra

@@ -172,7 +172,7 @@ def plan(args: dict[str, Any], state: dict[str, Any]) -> Decision:
     values = {**_values(state["path"], new), "written": sorted(todo)}
     # Files that are as wanted need no receipt; one that is open stays, and a planned one is wanted for itself.
     if not todo and (old == new or (old is None and args["state"] == "applied")):
-        return Same(values)
+        return Same({**_values(state["path"], old), "written": []})
     after = {"receipt": new if new != old else None, "todo": todo, "kept": strangers}
     return Change(before=state["path"], after=after, diff=_diffs(state["seen"], todo), values=values)
 

@@ -40,6 +40,28 @@ def test_feature(log, exit_code, verdict, says):
         assert "FLY_CARGO_FEATURES=cuda" in judged.fix
 
 
+CPU_ATTACHED = "cpu backend attached (threads 4, cpus 0-3)"
+RESTORED = "checkpoint restored: tick 5, x, state hash y, made by cpu, 0 put aside"
+
+
+@pytest.mark.parametrize(
+    ("starts", "verdict"),
+    [
+        ([[COMPILED, ATTACHED, RESTORED]], PASSED),
+        ([[CPU_ATTACHED, RESTORED], [COMPILED, ATTACHED, RESTORED]], PASSED),
+        ([[COMPILED, ATTACHED, RESTORED], [CPU_ATTACHED, RESTORED]], FAILED),  # the older start does not count
+        ([[COMPILED, ATTACHED, RESTORED], [COMPILED, CPU_ATTACHED, RESTORED]], FAILED),
+        ([[COMPILED, ATTACHED, RESTORED], [COMPILED, "cannot attach GPU 0: no device"]], FAILED),
+        ([[COMPILED, "cannot attach GPU 0: no device"], [COMPILED, ATTACHED, RESTORED]], PASSED),
+        ([[COMPILED, ATTACHED], [COMPILED, ATTACHED], [COMPILED, ATTACHED]], PASSED),
+        ([[COMPILED]], FAILED),
+    ],
+)
+def test_only_the_last_start_of_a_shared_log_counts(starts, verdict):
+    log = "\n".join(line for start in starts for line in start)
+    assert checks.judge_feature(checks.last_start(log)).verdict == verdict
+
+
 V = "580.95.05"
 LIBS = [f"libcuda.so.{V}", f"libnvidia-ml.so.{V}", "libcuda.so.1"]
 OPENED = {"opened": True, "devices": 1, "name": "NVIDIA Made Up", "cc": 90, "step": "cuDevicePrimaryCtxRelease"}
@@ -119,8 +141,9 @@ def test_pick_ptx(names, cc, picked):
     assert checks.pick_ptx(names, cc) == picked
 
 
-THIRDS = {"hash": "aa", "unbroken_hash": "aa", "thirds": [{"backend": "cpu", "spikes": 5}, {"backend": "cuda", "spikes": 6}, {"backend": "cpu", "spikes": 7}]}
-RUN = {"hash": "cafe", "ticks": 2000}
+PARTS = [{"backend": "cpu", "spikes": 5}, {"backend": "cuda", "spikes": 6}, {"backend": "cpu", "spikes": 7}]
+THIRDS = {"ok": True, "hash": "aa", "unbroken_hash": "aa", "spikes": 18, "unbroken_spikes": 18, "parts": PARTS}
+RUN = {"hash": "cafe", "hash_chain": "f00d", "ticks": 2000}
 
 
 def exactness(**change):
@@ -140,10 +163,14 @@ def exactness(**change):
         ({"replay": ({"error": "no"}, RUN)}, "the release before gave no hash"),
         ({"replay": (RUN, {"hash": "cafe", "ticks": 1000})}, "ran 1000 ticks, asked were 2000"),
         ({"thirds": {**THIRDS, "hash": "bb"}}, "the unbroken CPU run at aa"),
-        ({"thirds": {**THIRDS, "equal": False}}, "they differ"),
+        ({"thirds": {**THIRDS, "ok": False}}, "does not call them equal"),
+        ({"thirds": {**THIRDS, "unbroken_spikes": 19}}, "18 spikes in parts, 19 unbroken"),
+        ({"thirds": {"error": "exit code 75: no device"}}, "exit code 75"),
+        ({"thirds": {**THIRDS, "parts": [{**PARTS[0], "inside_window": False}, *PARTS[1:]]}}, "third 1 ends at a window's end"),
+        ({"replay": (RUN, {**RUN, "hash_chain": "f11d"})}, "chain over every tick: f00d before, f11d now"),
         ({"thirds": {}}, "expected three parts"),
-        ({"thirds": {**THIRDS, "thirds": [*THIRDS["thirds"][:2], {"backend": "cpu", "spikes": 0}]}}, "no spikes in third 3"),
-        ({"thirds": {**THIRDS, "thirds": [{"backend": "cpu", "spikes": 1}] * 3}}, "none of them ran on the GPU"),
+        ({"thirds": {**THIRDS, "parts": [*PARTS[:2], {"backend": "cpu", "spikes": 0}]}}, "no spikes in third 3"),
+        ({"thirds": {**THIRDS, "parts": [{"backend": "cpu", "spikes": 6}] * 3}}, "none of them ran on the GPU"),
     ],
 )
 def test_bitexact(change, says):
@@ -198,6 +225,16 @@ GPU = {**CPU, "backend": "cuda", "cores": 0.05, "threads": 1}
 def test_cost(cpu, gpu, says):
     judged = checks.judge_cost({**CPU, **cpu}, {**GPU, **gpu})
     assert judged.verdict == (FAILED if says else PASSED), judged
+    assert says in judged.seen
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [({}, ""), ({"factor": 0.9}, "realtime factor"), ({"hz": 0.1}, "mean activity"), ({"backend": "cuda"}, "expected backend cpu"), ({"error": "gone"}, "gone")],
+)
+def test_cost_of_the_cpu_kernel_alone(change, says):
+    judged = checks.judge_cpu_cost({**CPU, **change})
+    assert judged.verdict == (FAILED if says else PASSED)
     assert says in judged.seen
 
 
