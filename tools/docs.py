@@ -103,9 +103,9 @@ def render(name: str, spec: Spec) -> str:
 def row(name: str, arg: Arg) -> str:
     """An argument as a line of the table."""
     kind = f"list of {arg.elements}" if arg.kind == "list" and arg.elements != "raw" else arg.kind
-    choices = " \\| ".join(map(str, arg.choices))
+    choices = " \\| ".join(map(shown, arg.choices))
     kind += f": {choices}" if choices else ""
-    default = "required" if arg.required else "" if arg.default is None else f"`{arg.default}`"
+    default = "required" if arg.required else "" if arg.default is None else f"`{shown(arg.default)}`"
     names = ", ".join([f"**{name}**", *arg.aliases])
     return f"| {names} | {kind} | {cell(default)} | {cell(arg.help)}{' (secret)' if arg.secret else ''} |"
 
@@ -124,6 +124,11 @@ def relations(spec: Spec) -> Iterator[str]:
         said.append("Runs on the controller.")
     if said:
         yield from [*(f"- {sentence}" for sentence in said), ""]
+
+
+def shown(value: Any) -> str:
+    """A value as one may type it: line ends and the like by their escapes."""
+    return str(value).encode("unicode_escape").decode("ascii") if isinstance(value, str) else str(value)
 
 
 def first_sentence(text: str) -> str:

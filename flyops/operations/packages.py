@@ -58,4 +58,6 @@ def _install(pinned: Path, target: Path, name: str) -> None:
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     if done.returncode:
         sys.stderr.write(done.stderr[-1500:])
-        raise FetchError(f"{name} could not be fetched (see above)", fix="a network is needed once, or ./fly --offline WHEELS with its wheel in the folder")
+        raise FetchError(
+            f"{name} could not be fetched (see above)", fix="a network is needed once, or ./fly --offline WHEELS with its wheel in the folder"
+        )
