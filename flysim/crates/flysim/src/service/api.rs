@@ -65,7 +65,7 @@ fn health(board: &Board) -> Reply {
 }
 
 async fn post(api: &Api, path: &str, request: Request<Incoming>) -> Reply {
-    if let Err(refusal) = allowed(api.token.as_deref(), &request) {
+    if let Some(refusal) = refusal(api.token.as_deref(), &request) {
         return refusal;
     }
     if Limited::new(request.into_body(), MAX_BODY_BYTES).collect().await.is_err() {
@@ -78,20 +78,19 @@ async fn post(api: &Api, path: &str, request: Request<Incoming>) -> Reply {
     }
 }
 
-fn allowed(token: Option<&str>, request: &Request<Incoming>) -> Result<(), Reply> {
+/// Why this request may not change anything; `None` when it may.
+fn refusal(token: Option<&str>, request: &Request<Incoming>) -> Option<Reply> {
     let Some(token) = token else {
-        return Err(respond::refuse(
-            StatusCode::FORBIDDEN,
-            "no FLY_TOKEN_FILE is configured, so POST is refused",
-        ));
+        let text = "no FLY_TOKEN_FILE is configured, so POST is refused";
+        return Some(respond::refuse(StatusCode::FORBIDDEN, text));
     };
     let shown = request.headers().get(AUTHORIZATION).and_then(|value| value.to_str().ok());
     match shown.and_then(|value| value.strip_prefix("Bearer ")) {
-        Some(shown) if same(shown.as_bytes(), token.as_bytes()) => Ok(()),
-        _ => Err(respond::refuse(
-            StatusCode::UNAUTHORIZED,
-            "Authorization: Bearer with the content of FLY_TOKEN_FILE",
-        )),
+        Some(shown) if same(shown.as_bytes(), token.as_bytes()) => None,
+        _ => {
+            let text = "Authorization: Bearer with the content of FLY_TOKEN_FILE";
+            Some(respond::refuse(StatusCode::UNAUTHORIZED, text))
+        }
     }
 }
 

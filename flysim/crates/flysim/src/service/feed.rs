@@ -24,6 +24,8 @@ use crate::http::hub::Hub;
 
 /// Cells whose spikes are told one by one; the raster has no room for more.
 const MAX_WATCHED: usize = 240;
+/// Groups that are shown: the first of the connectome, which are its roles; region by region would be unreadable.
+const MAX_GROUPS: usize = 12;
 /// Readers at a time.
 const MAX_READERS: usize = 16;
 /// Frames between the simulator and this task.
@@ -68,7 +70,7 @@ pub struct Sample {
 impl Sample {
     /// An even sample: every group gets the same share until it has no more cells, hubs and edges of it alike.
     pub fn choose(connectome: &Connectome) -> Self {
-        let groups = connectome.groups();
+        let groups = &connectome.groups()[..connectome.groups().len().min(MAX_GROUPS)];
         let share = (MAX_WATCHED / groups.len().max(1)).max(1);
         let mut sample = Self { groups: Vec::new(), neurons: Vec::new() };
         let mut taken = std::collections::HashSet::new();
@@ -179,6 +181,7 @@ struct Hello<'a> {
     drive: &'a str,
     speed: f64,
     groups: &'a [Group],
+    groups_left_out: usize,
     watch: Vec<Watched<'a>>,
 }
 
@@ -203,7 +206,8 @@ impl<'a> Hello<'a> {
             cpus: &info.cpus,
             drive: &info.drive,
             speed: info.speed,
-            groups: &info.groups,
+            groups: &info.groups[..info.groups.len().min(MAX_GROUPS)],
+            groups_left_out: info.groups.len().saturating_sub(MAX_GROUPS),
             watch: sample.watched().collect(),
         }
     }
@@ -240,7 +244,7 @@ impl Line {
             tick: frame.tick,
             brain_s: brain_s(frame.tick),
             spikes: spikes.collect(),
-            rates: snapshot.rates.iter().map(|rate| round(*rate, 1000.0)).collect(),
+            rates: snapshot.rates.iter().take(MAX_GROUPS).map(|rate| round(*rate, 1000.0)).collect(),
             spikes_per_s: round(snapshot.spikes_per_s, 10.0),
             total: snapshot.spikes,
             realtime_factor: round(snapshot.realtime_factor, 10_000.0),

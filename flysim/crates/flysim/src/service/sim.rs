@@ -252,11 +252,9 @@ impl Sim {
     fn frame(&mut self) {
         let (from, tick) = (self.frame_from, self.backend.tick());
         self.frame_from = tick;
-        if let Some(frames) = &self.frames {
-            if frames.wanted() {
-                let frame = Frame { from, tick, spikes: std::mem::take(&mut self.watched) };
-                self.frames_lost += u64::from(!frames.offer(frame));
-            }
+        if let Some(frames) = self.frames.as_ref().filter(|frames| frames.wanted()) {
+            let frame = Frame { from, tick, spikes: std::mem::take(&mut self.watched) };
+            self.frames_lost += u64::from(!frames.offer(frame));
         }
         self.watched.clear();
     }
