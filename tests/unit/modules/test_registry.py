@@ -4,7 +4,10 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -139,3 +142,23 @@ def test_this_file_can_fail() -> None:
     """The pattern that finds modules which reach a command does find them, and not the others."""
     assert REACHES_A_COMMAND.search(source_of("user").read_text(encoding="utf-8"))
     assert not REACHES_A_COMMAND.search(source_of("slurp").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_is_written_for_the_oldest_python(name: str) -> None:
+    """The syntax is that of Python 3.8."""
+    ast.parse(source_of(name).read_text(encoding="utf-8"), feature_version=(3, 8))
+
+
+OLD = shutil.which("python3.8", path=os.environ.get("FLYOPS_OLD_PYTHON_DIR") or os.environ.get("PATH"))
+IMPORT_ALL = "import sys, importlib; sys.path.insert(0, sys.argv[1]); [importlib.import_module('flyops.modules.' + n) for n in sys.argv[2:]]"
+
+
+@pytest.mark.skipif(OLD is None or subprocess.run([OLD, "-c", ""], capture_output=True, check=False).returncode != 0, reason="no Python 3.8 here")
+def test_is_imported_by_the_oldest_python() -> None:
+    """Python 3.8 without site-packages loads every module."""
+    files = [source_of(name).stem for name in NAMES]
+
+    done = subprocess.run([str(OLD), "-I", "-S", "-c", IMPORT_ALL, str(ROOT), *files], capture_output=True, text=True, check=False)
+
+    assert done.returncode == 0, done.stderr
