@@ -17,6 +17,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NoReturn
 
 from flyops import places
 
@@ -29,28 +30,24 @@ class BootstrapError(Exception):
     """Something that only the person at the keyboard can mend; its text is one line."""
 
 
-def main(words: Sequence[str]) -> int:
-    """What `./fly` does: make the environment if need be, then run the words in it."""
+def enter(words: Sequence[str]) -> list[str]:
+    """Makes the environment if need be and goes on in it: returns the words once this process runs there. SystemExit after one line otherwise."""
     words = list(words)
     if words[:1] == ["--offline"]:
         if len(words) < 2 or not os.path.isdir(words[1]):
-            return _complain(
-                "--offline needs a folder of wheels: ./fly --offline WHEELS …  (make one with: pip download -r requirements/run.txt -d WHEELS)"
-            )
+            _complain("--offline needs a folder of wheels: ./fly --offline WHEELS …  (make one with: pip download -r requirements/run.txt -d WHEELS)")
         os.environ[OFFLINE] = os.path.abspath(words[1])
         del words[:2]
     try:
         python = environment("run")
     except BootstrapError as error:
-        return _complain(str(error))
+        _complain(str(error))
     except KeyboardInterrupt:
-        return _complain("interrupted; the same command starts the environment again", code=130)
+        _complain("interrupted; the same command starts the environment again", code=130)
     if os.path.realpath(sys.prefix) != os.path.realpath(python.parent.parent):
         fly = str(places.REPOSITORY / "fly")
         os.execv(python, [str(python), fly, *words])
-    from flyops import cli
-
-    return cli.main(words)
+    return words
 
 
 def environment(lock: str) -> Path:
@@ -188,6 +185,6 @@ def _say(text: str) -> None:
     sys.stderr.flush()
 
 
-def _complain(text: str, code: int = 2) -> int:
+def _complain(text: str, code: int = 2) -> NoReturn:
     _say(text)
-    return code
+    raise SystemExit(code)
