@@ -17,6 +17,7 @@ from typing import Any
 
 from flyops import places
 from flyops.errors import FlyopsError, UsageError
+from flyops.operations import restore_listener
 
 PLACES = ("fly_home", "fly_etc", "fly_run", "flyops_state")
 TEMPLATE = "supervisord.conf.j2"
@@ -64,6 +65,7 @@ def ensure(variables: Mapping[str, Any]) -> Embedded:
         )
     for folder in (config.parent, socket.parent, Path(variables["flyops_state"]) / "log"):
         folder.mkdir(parents=True, exist_ok=True)
+    _write(Path(variables["flyops_state"]) / "restore-listener.py", Path(restore_listener.__file__).read_text())
     changed = _write(config, render(variables))
     pid = running(socket)
     if pid is None:
@@ -82,7 +84,12 @@ def render(variables: Mapping[str, Any]) -> str:
     environment = jinja2.Environment(
         loader=templates, undefined=jinja2.StrictUndefined, keep_trailing_newline=True, trim_blocks=True, autoescape=False
     )
-    return environment.get_template(TEMPLATE).render(variables)
+    return environment.get_template(TEMPLATE).render(restore_python=_base_python(), **variables)
+
+
+def _base_python() -> str:
+    # Not the environment's: that may be deleted from the cache while the service runs on.
+    return os.path.realpath(str(getattr(sys, "_base_executable", "") or sys.executable))
 
 
 def running(socket: Path) -> int | None:

@@ -6,6 +6,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -17,6 +19,7 @@ import pytest
 from flyops.errors import UsageError
 from flyops.operations import connectome, embedded
 from flyops.operations.embedded import Embedded
+from flyops.transport.bundle import bundle
 
 pytestmark = [pytest.mark.slow, pytest.mark.network]
 
@@ -40,8 +43,8 @@ class Bench:
         self.variables = {name: str(folder / name[-4:]) for name in embedded.PLACES}
         self.now: Embedded = embedded.ensure(self.variables)
 
-    def again(self, **more: str) -> Embedded:
-        self.now = embedded.ensure({**self.variables, **more})
+    def again(self) -> Embedded:
+        self.now = embedded.ensure(self.variables)
         return self.now
 
     def call(self, name: str, *words: Any) -> Any:
@@ -134,15 +137,56 @@ def test_a_killed_supervisord_leaves_no_second_simulator(bench):
     assert wait_for(bench.status)["neurons"] == 668
 
 
-def test_a_changed_section_is_taken_over_without_touching_the_others(bench):
+def test_a_changed_section_is_taken_over_without_touching_the_others(bench, monkeypatch):
     bench.call("startProcess", "flysim")
     wait_for(bench.status)
     pid = bench.flysim()["pid"]
+    whole = embedded.render
+    monkeypatch.setattr(embedded, "render", lambda variables: whole(variables).replace("stopwaitsecs=10", "stopwaitsecs=11"))
 
-    again = bench.again(restore_command="/bin/cat")
+    again = bench.again()
 
     assert (again.changed, again.started, bench.flysim()["pid"]) == (True, False, pid)
-    assert "flyops-restore" in {row["name"] for row in embedded.processes(again.socket)}
+    assert bench.again().changed is False
+
+
+def module(bench: Bench, args: dict[str, Any]) -> dict[str, Any]:
+    """Runs settings_receipt on this machine through the agent's bundle, as the restore does."""
+    state = Path(bench.variables["flyops_state"])
+    (state / "restore.pyz").write_bytes(bundle()[1])
+    (state / "args.json").write_text(json.dumps(args))
+    command = [sys.executable, "-I", "-S", str(state / "restore.pyz"), "--module", "settings_receipt", "--args", str(state / "args.json")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("receipt", [True, False], ids=["with-receipt", "without"])
+def test_a_backend_that_does_not_come_up_gives_way_to_the_cpu_by_receipt(bench, receipt):
+    """A CPU build told to use a card ends at once; with the receipt of the CPU settings it must be back on the CPU by itself."""
+    state, backend = Path(bench.variables["flyops_state"]), Path(bench.variables["fly_etc"]) / "backend.env"
+    before = backend.read_text()
+    shared = {"dir": str(state / "receipts"), "name": "gpu"}
+    (state / "receipts").mkdir()
+    if receipt:
+        module(bench, {**shared, "state": "applied", "files": {str(backend): {"content": "FLY_LIF_CUDA=1\nRAYON_NUM_THREADS=1\n", "mode": "0644"}}})
+    else:
+        backend.write_text("FLY_LIF_CUDA=1\nRAYON_NUM_THREADS=1\n")
+    (state / "restore.json").write_text(json.dumps({**shared, "state": "restored", "force": True}))
+    (Path(bench.variables["fly_etc"]) / "flypage.env").write_text("FLY_PAGE_LISTEN=127.0.0.1:0\n")
+
+    bench.call("startProcess", "flysim", False)
+
+    if receipt:
+        assert wait_for(bench.status, 40)["backend"] == "cpu"
+        assert backend.read_text() == before
+        log = (state / "log/restore.log").read_text()
+        assert "come back by receipt" in log
+    else:
+        wait_for(lambda: bench.flysim()["statename"] == "FATAL", 30)
+        time.sleep(2)
+        assert bench.flysim()["statename"] == "FATAL"
+        assert "FLY_LIF_CUDA=1" in backend.read_text()
 
 
 def test_the_operators_environment_does_not_reach_the_simulator(bench, monkeypatch):
