@@ -9,7 +9,7 @@ import signal
 import subprocess
 import threading
 import time
-from typing import IO, Any, Dict, Mapping, Sequence
+from typing import Any, Dict, Mapping, Sequence
 
 from flyops.model.host import Completed
 
@@ -122,7 +122,7 @@ def _close(process: subprocess.Popen[bytes]) -> None:
                 continue
 
 
-def _move(selector: Any, stream: IO[bytes], name: str, kept: dict[str, bytearray], left: memoryview) -> memoryview:
+def _move(selector: Any, stream: Any, name: str, kept: dict[str, bytearray], left: memoryview) -> memoryview:
     if name == "stdin":
         try:
             left = left[os.write(stream.fileno(), left[:READ_BYTES]) :]

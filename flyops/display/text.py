@@ -45,7 +45,7 @@ def details(event: Event, verbose: bool = False) -> list[str]:
     if "censored" in result:
         return [f"  {result['censored']}"] if event.status in ("failed", "refused", "ignored", "unreachable") else []
     loud = event.status in ("failed", "refused", "ignored", "unreachable")
-    if loud or event.module in ("debug", "assert") and event.status != "skipped" and event.kind != "stats":
+    if loud or (event.module in ("debug", "assert") and event.status != "skipped" and event.kind != "stats"):
         if result.get("msg") not in (None, ""):
             lines += _block(result["msg"], "  ")
     if event.module == "debug" and not loud and event.status != "skipped":

@@ -89,7 +89,7 @@ class Committer:
             host.refused += status == "refused"
         elif status == "skipped":
             host.skipped += 1
-        else:
+        elif step.task.module != "meta":
             host.ok += 1
             host.changed += bool(result.get("changed"))
             host.unknown += status == "unknown"

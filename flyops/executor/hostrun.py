@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -74,7 +74,7 @@ class HostRun:
         if not context.handler:
             if not selected(task.inherit.tags, run.only_tags, run.skip_tags):
                 return False
-            place = (self.play.number, (context.order + task.order)[0] if task.order else 0)
+            place = (self.play.number, (context.order + task.order)[0] if task.order or context.order else 0)
             if run.start_at is not None and place < run.start_at and task.module != "setup":
                 return False
         return run.confirm is None or run.confirm(f"{self.host.name}: {task.title}")
@@ -118,7 +118,7 @@ class HostRun:
             for inner, value, label, index in scopes:
                 fresh = self.scope(task, replace(context, layers=(inner.layer(), *context.layers))) if looped else scope
                 item = Item(fresh, value, label, index)
-                result, more = self._act(task, fresh, context, (*order, index))
+                result, more = self._act(task, fresh, context, (*order, index), inner.layer() if looped else {})
                 collected.append((item, result))
                 entries += more
         except PlanError as err:
@@ -136,7 +136,7 @@ class HostRun:
                 return None
             raise
 
-    def _act(self, task: Task, scope: Scope, context: Context, order: tuple[int, ...]) -> tuple[dict[str, Any], list[Entry]]:
+    def _act(self, task: Task, scope: Scope, context: Context, order: tuple[int, ...], loop_layer: Mapping[str, Any]) -> tuple[dict[str, Any], list[Entry]]:
         wrong = steps.false_condition(task, scope) if task.loop is not None else None
         if wrong is not None:
             return steps.skipped(wrong), []
@@ -144,25 +144,23 @@ class HostRun:
             outcome: Outcome = registry.find_action(task.module).act(dict(task.args), scope)
             self.host.set_facts.update(outcome.facts)
             self.host.included.update(outcome.variables)
-            entries = self._include(task, outcome, context, order, scope) if outcome.include else []
+            entries = self._include(task, outcome, context, order, loop_layer) if outcome.include else []
             self._effects(self.host, outcome)
         except PlanError as err:
             return failure(err), []
         except LoadError as err:
             return {"failed": True, "changed": False, "msg": str(err)}, []
         result = dict(outcome.result)
-        if outcome.hidden:
+        if outcome.hidden or outcome.meta:
             result["_hidden"] = True
         return result, entries
 
-    def _include(self, task: Task, outcome: Outcome, context: Context, order: tuple[int, ...], scope: Scope) -> list[Entry]:
+    def _include(self, task: Task, outcome: Outcome, context: Context, order: tuple[int, ...], loop_layer: Mapping[str, Any]) -> list[Entry]:
         assert outcome.include
         path = find_tasks_file(outcome.include.file, task.folder, self.play.play.folder)
         with self.run.lock:
             nodes = self.run.parser.load_tasks(path, included_inherit(task), context.handler)
-        layers = context.layers
-        if task.loop is not None:
-            layers = (scope.layer(), *layers)
+        layers = (loop_layer, *context.layers) if loop_layer else context.layers
         inner = Context(order, layers, context.handler)
         return [(node, inner) for node in nodes]
 
@@ -229,17 +227,21 @@ class HostRun:
         assert target is not None
         try:
             self._announce(taken[0])
-            for number, result, took in self._request(target, calls, lambda n: taken[places[n][0]]):
+            answers = iter(self._request(target, calls, lambda n: taken[places[n][0]]))
+            for number, result, took in answers:
                 which, index = places[number]
                 got[which][index] = result
                 waiting[which] -= 1
                 seconds[which] += took
-                while done < len(taken) and waiting[done] == 0:
+                while done < len(taken) and waiting[done] == 0 and not _repeats(taken[done][0]):
                     if not self._commit(taken[done], got[done], target, seconds[done]):
+                        deque(answers, maxlen=0)  # the agent says that it stopped: nothing of this frame may meet the next one
                         return
                     done += 1
                     if done < len(taken):
                         self._announce(taken[done])
+            if done == len(taken) - 1 and _repeats(taken[done][0]):  # the line is free again: it may ask once more
+                self._commit(taken[done], got[done], target, seconds[done])
         except ConnectError as err:
             if done < len(taken):
                 step, context = taken[done]
@@ -274,7 +276,7 @@ class HostRun:
     def _commit(self, taken: tuple[Step, Context], raw: list[dict[str, Any]], target: Target, seconds: float) -> bool:
         step, context = taken
         order = context.order + step.task.order
-        if step.task.until is not None or step.task.retries is not None:
+        if _repeats(step):
             raw = [self._until(taken, item, result, target, order) if item.call else result for item, result in zip(step.items, raw, strict=True)]
         ok = self.out.commit(step, raw, order, context, seconds)
         if step.task.module == "setup" and ok:
@@ -301,14 +303,16 @@ class HostRun:
                 self.out.retry(step, attempt, retries, result, order, context)
                 time.sleep(delay_s)
                 attempt += 1
-                for _, raw in self._one(target, step, item, taken):
-                    pass
+                raw = self._one(target, step, item, taken)
         except PlanError as err:
             return failure(err)
 
-    def _one(self, target: Target, step: Step, item: Item, taken: tuple[Step, Context]) -> Iterable[tuple[int, dict[str, Any]]]:
-        for number, result, _ in self._request(target, [sent(step, item, 0)], lambda _: taken):
-            yield number, result
+    def _one(self, target: Target, step: Step, item: Item, taken: tuple[Step, Context]) -> dict[str, Any]:
+        return [result for _, result, _ in self._request(target, [sent(step, item, 0)], lambda _: taken)][-1]
+
+
+def _repeats(step: Step) -> bool:
+    return step.task.until is not None or step.task.retries is not None
 
 
 def enter_rescue(host: HostState) -> None:

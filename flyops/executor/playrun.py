@@ -244,7 +244,7 @@ class PlayRun:
             if force and host.failure is not None and host.notified and not host.unreachable:
                 failures[host.name], host.failure = host.failure, None
         while not self._stops() or force:
-            work = {host.name: self._notified(host) for host in hosts if host.goes_on and host.notified}
+            work: dict[str, Sequence[Entry]] = {host.name: self._notified(host) for host in hosts if host.goes_on and host.notified}
             work = {name: entries for name, entries in work.items() if entries}
             if not work:
                 break
@@ -324,7 +324,7 @@ def _ask(prompt: str) -> str:
 def batches(play: Play, count: int, hosts: Sequence[str]) -> list[list[str]]:
     """`serial`: numbers or percentages, the last one again and again."""
     left = list(hosts)
-    out = []
+    out: list[list[str]] = []
     sizes = [_size(value, count) for value in play.serial] or [count]
     while left:
         size = sizes[min(len(out), len(sizes) - 1)]

@@ -17,9 +17,8 @@ from flyops.executor.scopes import scope_for
 from flyops.executor.state import COUNTERS, HostState, RunState
 from flyops.loading.inventory import limit_hosts
 from flyops.loading.playbook import Play, Playbook
-from flyops.loading.templating import render
+from flyops.loading.templating import render, render_variable
 from flyops.loading.variables import Scope
-from flyops.loading.templating import render_variable
 from flyops.model.event import Event, Listener
 from flyops.transport.session import Count
 

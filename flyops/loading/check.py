@@ -17,9 +17,7 @@ from flyops.loading.positions import NOWHERE, Problems, nearest
 from flyops.loading.templating import environment, has_template
 
 MAGIC = frozenset(
-    "inventory_hostname inventory_hostname_short group_names groups hostvars play_hosts playbook_dir inventory_dir inventory_file omit "
-    "item role_name role_path vars environment flyops_version template_path template_fullpath template_host range dict lipsum cycler joiner namespace "
-    "lookup query q undef secret_vars".split()
+    ["inventory_hostname", "inventory_hostname_short", "group_names", "groups", "hostvars", "play_hosts", "playbook_dir", "inventory_dir", "inventory_file", "omit", "item", "role_name", "role_path", "vars", "environment", "flyops_version", "template_path", "template_fullpath", "template_host", "range", "dict", "lipsum", "cycler", "joiner", "namespace", "lookup", "query", "q", "undef", "secret_vars"]
 )
 GUARD_TESTS = ("defined", "undefined")
 GUARD_FILTERS = ("default", "d", "mandatory")

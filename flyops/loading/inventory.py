@@ -11,7 +11,7 @@ from typing import Any
 
 from flyops.errors import LoadError, UsageError
 from flyops.loading import patterns
-from flyops.loading.positions import NOWHERE, Pos, Problems, nearest
+from flyops.loading.positions import NOWHERE, Map, Pos, Problems, nearest
 from flyops.loading.yamlfile import load_yaml
 
 GROUP_KEYS = ("hosts", "children", "vars")
@@ -203,11 +203,11 @@ def _read(path: Path, inventory: Inventory, problems: Problems) -> None:
     value = load_yaml(path)
     if value is None:
         return
-    if not isinstance(value, dict):
+    if not isinstance(value, Map):
         problems.add(f"expected groups (a mapping), found a {type(value).__name__.lower()}", Pos(str(path), 1, 1))
         return
     for name, body in value.items():
-        _read_group(str(name), body, value.value_at(name), inventory, problems, ())  # type: ignore[attr-defined]
+        _read_group(str(name), body, value.value_at(name), inventory, problems, ())
 
 
 def _read_group(name: str, body: Any, pos: Pos, inventory: Inventory, problems: Problems, parents: tuple[str, ...]) -> None:
@@ -215,22 +215,22 @@ def _read_group(name: str, body: Any, pos: Pos, inventory: Inventory, problems: 
     inventory._members = None
     if body is None:
         return
-    if not isinstance(body, dict):
+    if not isinstance(body, Map):
         problems.add(f"group {name!r}: expected a mapping, found {body!r}", pos)
         return
     for key, value in body.items():
-        at = body.at(key)  # type: ignore[attr-defined]
+        at = body.at(key)
         if key not in GROUP_KEYS:
             problems.add(f"group {name!r}: unknown key {key!r}; {nearest(key, GROUP_KEYS)}", at)
-        elif value is not None and not isinstance(value, dict):
+        elif value is not None and not isinstance(value, Map):
             problems.add(f"group {name!r}: {key} must be a mapping, found {value!r}", at, f"write `{key}:` and below it `name:`")
         elif key == "vars":
             group.vars.update(value or {})
         elif key == "hosts":
-            for pattern, variables in (value or {}).items():
+            for pattern, variables in value.items() if value else ():
                 _read_host(str(pattern), variables, value.at(pattern), group, inventory, problems)
         else:
-            for child, below in (value or {}).items():
+            for child, below in value.items() if value else ():
                 if child not in group.children:
                     group.children.append(str(child))
                 _read_group(str(child), below, value.value_at(child), inventory, problems, (*parents, name))

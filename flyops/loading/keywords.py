@@ -82,9 +82,7 @@ NOT_YET = frozenset(
     }
 )
 NOT_YET_MODULES = frozenset(
-    "add_host apt_key apt_repository assemble async_status blockinfile command copy cron deb822_repository debconf debug dnf dnf5 dpkg_selections expect fetch file find "
-    "gather_facts get_url getent git group_by hostname import_role include_role ini_file iptables known_hosts authorized_key mount package package_facts pip raw reboot "
-    "replace rpm_key script service_facts set_stats slurp subversion sysctl systemd sysvinit tempfile unarchive archive validate_argument_spec wait_for_connection yum_repository".split()
+    ["add_host", "apt_key", "apt_repository", "assemble", "async_status", "blockinfile", "command", "copy", "cron", "deb822_repository", "debconf", "debug", "dnf", "dnf5", "dpkg_selections", "expect", "fetch", "file", "find", "gather_facts", "get_url", "getent", "git", "group_by", "hostname", "import_role", "include_role", "ini_file", "iptables", "known_hosts", "authorized_key", "mount", "package", "package_facts", "pip", "raw", "reboot", "replace", "rpm_key", "script", "service_facts", "set_stats", "slurp", "subversion", "sysctl", "systemd", "sysvinit", "tempfile", "unarchive", "archive", "validate_argument_spec", "wait_for_connection", "yum_repository"]
 )
 
 

@@ -12,7 +12,7 @@ from flyops.agent.registry import short_name
 from flyops.errors import LoadError
 from flyops.loading import freeform, keywords
 from flyops.loading.playbook import Block, Inherit, Node, Play, Playbook, Task, walk
-from flyops.loading.positions import NOWHERE, Map, Pos, Problems, Seq, Text, nearest
+from flyops.loading.positions import Map, Pos, Problems, Seq, Text, nearest
 from flyops.loading.templating import check_syntax, has_template
 from flyops.loading.yamlfile import load_yaml
 from flyops.spec import Spec, canonical_names, check_literals
@@ -107,10 +107,12 @@ class Parser:
             if path in seen:
                 continue
             seen.add(path)
+            counter, self._counter = self._counter, 0
             try:
-                todo += walk(self.load_tasks(path, included_inherit(task)))
+                todo += walk(self._file(path, included_inherit(task), False))
             except LoadError as err:
-                self.problems.add(err.message, NOWHERE) if not err.where else self.problems.take(err)
+                self.problems.take(err)
+            self._counter = counter
 
     # plays
 
@@ -136,7 +138,10 @@ class Parser:
             force_handlers=self._bool(item, "force_handlers"),
             secret_vars=tuple(map(str, _as_list(item.get("secret_vars")))),
             folder=folder,
-            **sections,
+            pre_tasks=sections["pre_tasks"],
+            tasks=sections["tasks"],
+            post_tasks=sections["post_tasks"],
+            handlers=sections["handlers"],
         )
 
     def _section(self, item: Map, name: str, inherit: Inherit, folder: str) -> tuple[Node, ...]:
@@ -286,7 +291,9 @@ class Parser:
 
     def _loop_control(self, item: Map) -> Mapping[str, Any]:
         control = item.get("loop_control") or {}
-        if not isinstance(control, dict):
+        if not isinstance(control, Map):
+            if control == {}:
+                return {}
             self.problems.add("loop_control must be a mapping", item.at("loop_control"))
             return {}
         if control:

@@ -192,7 +192,7 @@ def render_text(source: str, scope: Scope, settings: Settings = ()) -> Any:
         template = compiled(str(source), settings)
         value = _evaluate(template, scope)
         if isinstance(value, Undefined):
-            value._fail_with_undefined_error()  # type: ignore[attr-defined]
+            value._fail_with_undefined_error()
         return value
     except jinja2.TemplateSyntaxError as err:
         raise PlanError(f"template error: {err.message}", where=_where(pos, err.lineno)) from err
@@ -252,12 +252,11 @@ def condition(source: Any, scope: Scope, pos: Pos = NOWHERE) -> bool:
     text = str(source)
     if isinstance(source, Unsafe) or not isinstance(source, str):
         value: Any = source
+    elif any(mark in text for mark in MARKS[:2]):
+        value = render_text(Text(text, pos), scope)
+        value = render_text(Text("{{ " + value + " }}", pos), scope) if isinstance(value, str) and value not in ("", text) else value
     else:
-        if any(mark in text for mark in MARKS[:2]):
-            value = render_text(Text(text, pos), scope)
-            value = render_text(Text("{{ " + value + " }}", pos), scope) if isinstance(value, str) and value not in ("", text) else value
-        else:
-            value = render_text(Text("{{ " + text + " }}", pos), scope) if text.strip() else True
+        value = render_text(Text("{{ " + text + " }}", pos), scope) if text.strip() else True
     if isinstance(value, bool):
         return value
     raise PlanError(

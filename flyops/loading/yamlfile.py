@@ -55,7 +55,7 @@ def _yaml_hint(text: str, mark: Any) -> str:
     lines = text.splitlines()
     line = lines[mark.line] if mark and mark.line < len(lines) else ""
     if re.search(r":\s+\{\{", line):
-        return "quote a value that starts with a template: \"{{ … }}\""
+        return 'quote a value that starts with a template: "{{ … }}"'
     if "\t" in line:
         return "indent with spaces, not tabs"
     return ""
@@ -102,7 +102,7 @@ def _build_map(loader: Any, node: Any) -> Map:
         out[key] = _build(loader, value_node)
         out.key_pos[key] = _pos(loader, key_node)
         out.value_pos[key] = _pos(loader, value_node)
-        if isinstance(value_node, yaml.ScalarNode) and value_node.style is None:
+        if isinstance(value_node, yaml.ScalarNode) and not value_node.style:
             out.source[key] = value_node.value
     return out
 

@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Callable, Dict
 
 TRUE_WORDS = frozenset({"y", "yes", "on", "1", "true", "t"})
 FALSE_WORDS = frozenset({"n", "no", "off", "0", "false", "f"})
@@ -107,7 +107,7 @@ def _to_int(value: Any) -> int:
     return int(str(value).strip())
 
 
-CONVERT = {
+CONVERT: Dict[str, Callable[[Any], Any]] = {
     "str": _to_text,
     "path": _to_text,
     "int": _to_int,

@@ -164,7 +164,7 @@ class Session:
             self.broken = True
             if not self._greeted:
                 raise ConnectError(f"no agent started: {self._complaint()}", where=self._name, fix=self._hint()) from err
-            raise Lost(f"connection lost: {err or type(err).__name__}", where=self._name, sent=sent) from err
+            raise Lost(f"connection lost: {str(err) or type(err).__name__}", where=self._name, sent=sent) from err
 
     def _answers(self, offers: dict[str, Any], on_note: Callable[[int, str], None]) -> Iterator[tuple[int, dict[str, Any], float]]:
         while True:

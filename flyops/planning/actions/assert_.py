@@ -20,7 +20,7 @@ SPEC = Spec(
         "quiet": Arg("bool", "Do not show the conditions that held", default=False),
     },
     where="controller",
-    examples="- assert: {that: [\"cpus | int >= 2\"], fail_msg: \"needs two CPUs, has {{ cpus }}\"}\n",
+    examples='- assert: {that: ["cpus | int >= 2"], fail_msg: "needs two CPUs, has {{ cpus }}"}\n',
 )
 
 

@@ -21,7 +21,7 @@ SPEC = Spec(
     },
     exclusive=(("msg", "var"),),
     where="controller",
-    examples="- debug: {msg: \"{{ inventory_hostname }}\"}\n- debug: {var: release_now}\n",
+    examples='- debug: {msg: "{{ inventory_hostname }}"}\n- debug: {var: release_now}\n',
 )
 
 

@@ -14,7 +14,7 @@ SPEC = Spec(
     doc="Fail with a text.",
     args={"msg": Arg("raw", "What to say", default="Failed as requested from task")},
     where="controller",
-    examples="- fail: {msg: \"no card here\"}\n  when: cards == []\n",
+    examples='- fail: {msg: "no card here"}\n  when: cards == []\n',
 )
 
 

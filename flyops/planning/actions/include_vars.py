@@ -18,7 +18,7 @@ SPEC = Spec(
     args={"file": Arg("str", "The file, in vars/ or beside the task file", required=True), "name": Arg("str", "Put them all below this name")},
     free_form="file",
     where="controller",
-    examples="- include_vars: \"{{ ansible_facts.distribution | lower }}.yml\"\n",
+    examples='- include_vars: "{{ ansible_facts.distribution | lower }}.yml"\n',
 )
 
 
