@@ -18,6 +18,7 @@ RELEASE = re.compile(r"^[A-Za-z0-9][A-Za-z0-9_.+*/=\-]*$")
 OPTION = re.compile(r"^[a-z][a-z0-9\-]*$")
 FORMAT = "${Package}\\t${Architecture}\\t${db:Status-Status}\\t${Version}\\t${Provides}\\n"
 LISTS = "/var/lib/apt/lists"
+SOURCES = "/etc/apt/sources.list"
 QUIET = {"DEBIAN_FRONTEND": "noninteractive", "DEBIAN_PRIORITY": "critical", "APT_LISTCHANGES_FRONTEND": "none", "LC_ALL": "C", "LANG": "C"}
 DEFAULTS: dict[str, Any] = {
     "name": None,
@@ -138,12 +139,24 @@ def _update_due(args: Mapping[str, Any], host: Host) -> bool:
         return False
     if not args["cache_valid_time"]:
         return True
-    stat = host.stat("/var/lib/apt/periodic/update-success-stamp") or host.stat(LISTS)
-    return stat is None or time.time() - stat.mtime > args["cache_valid_time"]
+    stamps = [stat.mtime for stat in (host.stat("/var/lib/apt/periodic/update-success-stamp"), host.stat(LISTS)) if stat is not None]
+    if not stamps:
+        return True
+    return time.time() - max(stamps) > args["cache_valid_time"] or _sources_changed(host) > max(stamps)
+
+
+def _sources_changed(host: Host) -> float:
+    """When a source was last added, changed or removed: lists older than that lack its packages, however young they are."""
+    names = [SOURCES, *(f"{SOURCES}.d/{name}" for name in _names(host, f"{SOURCES}.d")), f"{SOURCES}.d"]
+    return max((stat.mtime for stat in map(host.stat, names) if stat is not None), default=0.0)
+
+
+def _names(host: Host, folder: str) -> list[str]:
+    return host.listdir(folder) if host.stat(folder, follow=True) is not None else []
 
 
 def _candidates(names: list[str], host: Host) -> dict[str, str]:
-    done = host.run(["apt-cache", "policy", *names], query=True, env=QUIET)
+    done = host.run(["apt-cache", *_no_caches(host), "policy", *names], query=True, env=QUIET)
     out: dict[str, str] = {}
     name = ""
     for line in done.stdout.decode("utf-8", "replace").splitlines():
@@ -172,7 +185,7 @@ def _pending(args: Mapping[str, Any], host: Host) -> tuple[str, ...]:
         words = ["autoremove"]
     if not words:
         return ()
-    done = host.run(["apt-get", "-s", *words], query=True, env=QUIET)
+    done = host.run(["apt-get", *_no_caches(host), "-s", *words], query=True, env=QUIET)
     return tuple(line for line in done.stdout.decode("utf-8", "replace").splitlines() if line.startswith(("Inst ", "Remv ")))
 
 
@@ -186,7 +199,12 @@ def _simulate(args: Mapping[str, Any], versions: Mapping[str, str], host: Host) 
     names = args["name"] or []
     if not host.check or not names or args["state"] == "absent":
         return None
-    return host.run([*_apt(args), "-s", "install", "--", *names], query=True, env=QUIET)
+    return host.run([*_apt(args), *_no_caches(host), "-s", "install", "--", *names], query=True, env=QUIET)
+
+
+def _no_caches(host: Host) -> list[str]:
+    """In check mode not even apt's own caches are written."""
+    return ["-o", "Dir::Cache::pkgcache=", "-o", "Dir::Cache::srcpkgcache="] if host.check else []
 
 
 def _apt(args: Mapping[str, Any]) -> list[str]:

@@ -6,7 +6,7 @@ A file holds one case or a list of cases:
     name: one sentence
     args: {…}                    # `src: {blob: TEXT, path: NAME}` offers a file, `src: {tree: {PATH: TEXT}, path: NAME}` a folder
     host:                        # what is there before
-      files: {PATH: TEXT or {content|base64, mode, uid, gid}}
+      files: {PATH: TEXT or {content|base64, mode, uid, gid, mtime}}
       dirs: {PATH: MODE} or [PATH]
       links: {PATH: TARGET}
       users: {NAME: {uid, …}}    # and groups
@@ -111,6 +111,7 @@ def furnish(host: FakeHost, data: Mapping[str, Any], *, front: bool = False) -> 
     for path, value in (data.get("files") or {}).items():
         more = value if isinstance(value, Mapping) else {}
         host.add_file(path, as_bytes(value), _mode(more.get("mode"), 0o644), more.get("uid", 0), more.get("gid", 0))
+        host.nodes[path].mtime = float(more.get("mtime", host.nodes[path].mtime))
     for path, target in (data.get("links") or {}).items():
         host.add_link(path, target)
     for path in data.get("gone") or []:
