@@ -31,12 +31,21 @@ SPEC = Spec(
         "differs": "segments that differ",
         "archive_needed": "the difference was accepted and the state is still in the way",
         "archive": "where the state went",
+        "asked": "false in check mode when the release is not here yet",
     },
 )
 
 
-def _ask(args: dict[str, Any], words: list[str], host: Host) -> str:
-    done = host.run([args["binary"], *words], query=True, timeout=TIME_LIMIT_S)
+def _ask(args: dict[str, Any], words: list[str], host: Host) -> str | None:
+    """The line that the binary prints; None in check mode when it cannot be asked, because what is staged is only thought of."""
+    try:
+        done = host.run([args["binary"], *words], query=True, timeout=TIME_LIMIT_S)
+    except OSError:
+        if host.check:
+            return None
+        raise
+    if done.rc != 0 and host.check and words[0] == "--print-compatibility":
+        return None
     if done.rc != 0:
         said = (done.stderr or done.stdout).decode("utf-8", "replace").strip()[-600:]
         raise ModuleError(f"{args['binary']} {' '.join(words)} ended with exit code {done.rc}: {said}", fix="the state and the release stay as they are", rc=done.rc)
@@ -57,6 +66,8 @@ def read(args: dict[str, Any], host: Host) -> dict[str, Any]:
     if unknown:
         raise ModuleError(f"accept: expected {', '.join(s.replace(' ', '-') for s in gate.SEGMENTS)}, found {', '.join(unknown)}")
     binary = _ask(args, ["--print-compatibility", "--connectome", args["connectome"]], host)
+    if binary is None:
+        return {"unknown": True}
     there = host.stat(args["state_dir"], follow=True) is not None
     state = _ask(args, ["--print-state-compatibility", args["state_dir"]], host) if there else "none"
     names = [n for n in host.listdir(args["state_dir"]) if n != LOCK and not n.startswith("archive-")] if there else []
@@ -65,6 +76,9 @@ def read(args: dict[str, Any], host: Host) -> dict[str, Any]:
 
 def plan(args: dict[str, Any], state: dict[str, Any]) -> Decision:
     """Pass, refuse with every way out, or (accepted, asked for) archive."""
+    if "unknown" in state:
+        unknown = {"binary_compatibility": "", "state_compatibility": "", "differs": [], "open_segments": [], "archive_needed": False, "archive": ""}
+        return Same({**unknown, "asked": False}, msg="check mode: the release is not staged yet, so the gate was not asked")
     verdict = gate.judge(state["binary"], state["state"], args["accept"])
     archive = f"{args['state_dir']}/archive-{state['stamp']}"
     values: dict[str, Any] = {
@@ -74,6 +88,7 @@ def plan(args: dict[str, Any], state: dict[str, Any]) -> Decision:
         "open_segments": list(verdict.open_segments),
         "archive_needed": verdict.archive,
         "archive": "",
+        "asked": True,
     }
     if not verdict.passes:
         raise Refused(gate.refusal(verdict), fix=gate.ways_out(verdict, f"{args['state_dir']}/archive-…"), **values)

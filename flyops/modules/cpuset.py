@@ -124,7 +124,11 @@ def _read_effective(args: dict[str, Any], host: Host) -> dict[str, Any]:
 
 def read(args: dict[str, Any], host: Host) -> dict[str, Any]:
     """The guest's cpus and cores, or the cpus of each thread."""
-    return _read_planned(args, host) if args["state"] == "planned" else _read_effective(args, host)
+    if args["state"] == "planned":
+        return _read_planned(args, host)
+    if host.check:  # what would run has neither been started nor confined
+        return {"pid": 0, "found": {}, "cgroup_effective": ""}
+    return _read_effective(args, host)
 
 
 def _plan_effective(args: dict[str, Any], state: dict[str, Any]) -> Decision:

@@ -276,6 +276,8 @@ def _look_cost(args: dict[str, Any], host: Host) -> dict[str, Any]:
 def _look_health(args: dict[str, Any], host: Host) -> dict[str, Any]:
     found = _probe(args, "reads", {"url": args["url"], "count": 2, "gap_s": args["gap"]}, host, args["gap"] + 60)
     reads = found.get("reads") or [{"t": 0.0, "status": {"error": found.get("error", "")}}] * 2
+    if host.check and checks.judge_health(reads[0]["status"], reads[1]["status"], reads[1]["t"] - reads[0]["t"], args["backend"]).verdict == checks.FAILED:
+        return {"skip": checks.Judged(checks.NOT_REACHED, "check mode: what would run does not run yet")}
     return {"first": reads[0]["status"], "second": reads[1]["status"], "seconds": reads[1]["t"] - reads[0]["t"]}
 
 

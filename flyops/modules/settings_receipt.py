@@ -166,7 +166,7 @@ def plan(args: dict[str, Any], state: dict[str, Any]) -> Decision:
             return Same({**_values(state["path"], None), "restored_before": state["done"]}, msg=word)
         todo = receipt.to_write(state["seen"], receipt.befores(old))
         after = {"restore": old, "todo": todo, "kept": strangers}
-        return Change(before=state["path"], after=after, diff=_diffs(state["seen"], todo), values={**_values(state["path"], old), "written": sorted(todo)})
+        return Change(before=state["path"], after=after, diff=_diffs(state["seen"], todo), values={**_values(state["path"], old), "exists": False, "written": sorted(todo)})
     new = receipt.applied(old, args["name"], state["seen"], state["wanted"], state["now"], made=state["made"], note=args["note"])
     todo = receipt.to_write(state["seen"], state["wanted"]) if args["state"] == "applied" else {}
     values = {**_values(state["path"], new), "written": sorted(todo)}

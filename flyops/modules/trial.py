@@ -159,7 +159,11 @@ def _start(args: dict[str, Any], host: Host) -> dict[str, Any]:
         raise ModuleError("there is no free loopback port")
     texts = [host.read_text(path) for path in args["env_files"]]
     settings = trial.settings(texts, args["env"], folder, int(port), args["cpus"])
-    host.write_text(f"{folder}/trial.env", trial.render_env(settings), mode=0o600, uid=owner[0] if owner else None, gid=owner[1] if owner else None)
+    try:
+        env_text = trial.render_env(settings)
+    except ValueError as err:
+        raise ModuleError(f"env: {err}") from err
+    host.write_text(f"{folder}/trial.env", env_text, mode=0o600, uid=owner[0] if owner else None, gid=owner[1] if owner else None)
     url = f"http://127.0.0.1:{port}/status"
     record = {"manager": args["manager"], "unit": args["unit"], "url": url, "binary": args["binary"]}
     started = _start_unit(args, record, host) if args["manager"] == "systemd" else _start_child(args, record, settings, owner, host)

@@ -23,6 +23,7 @@ from flyops.agent.overlay import OverlayHost
 from flyops.agent.run import run_module
 from flyops.domain import manifest, probes
 from flyops.modules import checkpoint_gate, cpuset, flysim_check, lock, nvidia_nodes, release, settings_receipt, trial
+from flyops.transport.bundle import bundle
 
 ROOT = Path(__file__).resolve().parents[3]
 V1, V2, V3 = "0.1.0-aaaaaaaaaa", "0.1.0-bbbbbbbbbb", "0.1.0-cccccccccc+cuda"
@@ -303,6 +304,7 @@ def test_applied_and_restored(etc):
     assert etc("read")["exists"]
     back = etc("restored")
     assert back["changed"]
+    assert not back["exists"]
     assert tree(etc.folder) == start
     assert stat.S_IMODE((etc.folder / "backend.env").stat().st_mode) == 0o640
     assert not etc("restored")["changed"]
@@ -556,6 +558,36 @@ def test_effective_looks_at_every_thread():
     assert "no process" in gone["msg"]
 
 
+# everything on the oldest Python that we promise
+
+OLD = Path.home() / ".pyenv/versions/3.8.18/bin/python3"
+
+
+@pytest.mark.skipif(not OLD.exists(), reason="no Python 3.8 here")
+@pytest.mark.parametrize(
+    ("module", "args"),
+    [
+        ("release", {"home": "HERE"}),
+        ("settings_receipt", {"dir": "HERE/r", "name": "gpu", "state": "applied", "files": {"HERE/a": {"content": "x"}}}),
+        ("nvidia_nodes", {}),
+        ("cpuset", {"sim": 1}),
+        ("lock", {"path": "HERE/lock", "holder": "me"}),
+        ("trial", {"dir": "HERE/t", "state": "read"}),
+        ("flysim_check", {"check": "feature", "log": "cuda feature compiled in (x)\ncuda backend attached (y)\n"}),
+        ("flysim_check", {"check": "card", "fail": False}),
+        ("flysim_check", {"check": "health", "url": "http://127.0.0.1:1/status", "fail": False, "gap": 0}),
+        ("checkpoint_gate", {"binary": "/bin/echo", "connectome": "x", "state_dir": "HERE/none"}),
+    ],
+)
+def test_on_python_3_8(module, args, tmp_path):
+    (tmp_path / "agent.pyz").write_bytes(bundle()[1])
+    text = json.dumps(args).replace("HERE", str(tmp_path))
+    done = subprocess.run([OLD, tmp_path / "agent.pyz", "--module", module, "--args", "-"], input=text.encode(), capture_output=True, check=False)
+    result = json.loads(done.stdout)
+    assert not result["failed"], result
+    assert done.returncode == 0
+
+
 # probes
 
 
@@ -754,6 +786,12 @@ def test_a_trial_on_given_cpus(stand):
     assert "the trial needs 2 cpus" in stand(cpus=str(cpus[0]), min_cpus=2)["msg"]
 
 
+def test_a_setting_of_two_lines(stand):
+    result = stand(env={"FLY_SEED": "1\nLD_PRELOAD=x"})
+    assert "a setting is one line" in result["msg"]
+    assert "exception" not in result
+
+
 def test_no_checkpoint_and_a_damaged_one(stand):
     (stand.live / "ckpt-00000000000000000200.flyck").write_text("damaged")
     assert "does not validate" in stand()["msg"]
@@ -825,6 +863,13 @@ def test_gate_of_a_binary_that_cannot_say(stand):
     assert "no checkpoint is whole" in result["msg"]
     assert "expected kernel" in gate(stand, accept=["kernal"])["msg"]
     assert gate(stand, state_dir=str(stand.tmp / "nowhere"))["state_compatibility"] == "none"
+
+
+def test_gate_of_a_release_that_is_only_thought_of(stand):
+    args = {"binary": "/nowhere/flysim", "connectome": "/c.fly", "state_dir": str(stand.live)}
+    assert run_module(checkpoint_gate, args, RealHost())["failed"]
+    thought = run_module(checkpoint_gate, args, OverlayHost(RealHost()))
+    assert (thought["failed"], thought["asked"], thought["archive_needed"]) == (False, False, False)
 
 
 def check(name, **args):
