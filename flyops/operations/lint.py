@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 
@@ -16,9 +17,11 @@ def run(options: LintOptions) -> int:
     """`invoke lint`: every check runs, then the ones that failed are named."""
     steps = [*(_python(fix=options.fix) if options.python else []), *(_rust(fix=options.fix) if options.rust else [])]
     failed = []
+    # One target folder for all clones: the second one compiles only what is ours.
+    environment = {**os.environ, "CARGO_TARGET_DIR": str(places.cache("builds", "target"))}
     for name, command, folder in steps:
         print(f"== {name}", flush=True)
-        if subprocess.run(command, cwd=folder, stdin=subprocess.DEVNULL, check=False).returncode:
+        if subprocess.run(command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, check=False).returncode:
             failed.append(name)
     print(f"lint: {len(steps) - len(failed)} of {len(steps)} checks passed" + (f"; failed: {', '.join(failed)}" if failed else ""))
     return 1 if failed else 0
