@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fixtures: real LXC guests with systemd, made by the module under test from the cached base and removed afterwards.
 
-A pytest plugin (`pytest_plugins = ["tests.beds.lxc"]`): it also counts the tests marked `lxc` that really ran.
+tests/e2e/conftest.py hands them to all end-to-end tests; tests/conftest.py counts the tests marked `lxc` that really ran.
 """
 
 from __future__ import annotations
 
 import itertools
-import json
 import os
 import shutil
 import subprocess
@@ -26,30 +25,6 @@ from flyops.operations import rootfs
 from tests.beds import digest
 
 LXC_PATH = "/var/lib/lxc"
-COUNTED = pytest.StashKey[list[int]]()
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    """Begin to count."""
-    config.stash[COUNTED] = [0, 0]
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
-    """Count a test marked `lxc` when its body ran, whatever came of it, and when it was skipped."""
-    report = yield
-    if item.get_closest_marker("lxc"):
-        item.config.stash[COUNTED][0] += report.when == "call" and not report.skipped
-        item.config.stash[COUNTED][1] += bool(report.skipped)
-    return report
-
-
-def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    """Say how many ran; `FLYOPS_LXC_COUNT=FILE` gets the number as JSON for whoever compares it with the committed minimum."""
-    ran, skipped = config.stash[COUNTED]
-    terminalreporter.write_line(f"LXC tests: {ran} ran, {skipped} skipped")
-    if os.environ.get("FLYOPS_LXC_COUNT"):
-        Path(os.environ["FLYOPS_LXC_COUNT"]).write_text(json.dumps({"ran": ran, "skipped": skipped}))
 
 
 def why_not() -> str:

@@ -1,0 +1,6 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fixtures that all end-to-end tests may ask for: real LXC guests."""
+
+from tests.beds.lxc import lxc_base, lxc_guest, lxc_make
+
+__all__ = ["lxc_base", "lxc_guest", "lxc_make"]
