@@ -39,7 +39,12 @@ CHECKS: Tuple[Check, ...] = (
         "nodes under /dev, /proc/devices, library file names, a CUDA context",
         "character devices with live majors, libraries of the loaded module's version, a context that opens",
     ),
-    Check("ptx", "3 The PTX fits the card", "the release's PTX and the attached line", "built for the card's compute capability, ISA the driver loads, exact"),
+    Check(
+        "ptx",
+        "3 The PTX fits the card",
+        "the release's PTX and the attached line",
+        "built for the card's compute capability, ISA the driver loads, exact",
+    ),
     Check(
         "bitexact",
         "4 Bit-exact",
@@ -53,7 +58,13 @@ CHECKS: Tuple[Check, ...] = (
         f"factor >= {MIN_FACTOR} in both, GPU < {MAX_GPU_CORES:g} core and <= {MAX_GPU_SHARE:g} of the CPU kernel's, mean activity > {MIN_HZ:g} Hz in both",
     ),
 )
-HEALTH = Check("health", "The service is well", "two reads of /status, by an outside clock", f"ticks grow, factor >= {MIN_FACTOR}, backend as wanted, pid stable", False)
+HEALTH = Check(
+    "health",
+    "The service is well",
+    "two reads of /status, by an outside clock",
+    f"ticks grow, factor >= {MIN_FACTOR}, backend as wanted, pid stable",
+    False,
+)
 WINDOW = Check("window", "One window of cost", "host cores, realtime factor and activity over a fixed window", "measured, not judged", False)
 BY_NAME: Mapping[str, Check] = {check.name: check for check in (*CHECKS, HEALTH, WINDOW)}
 
@@ -214,7 +225,13 @@ def judge_ptx(looked: Loaded, allow_jit: bool = False) -> Judged:
     """The file against card and driver, and flysim's own word on whether it was exact. Both have to agree."""
     arch = f"sm_{looked.cc}"
     header, how, taken = ptx.header(looked.text), ptx.loads(looked.text, arch), _taken(looked.attached)
-    details: dict[str, Any] = {"file": looked.name, "card": arch, "driver": looked.driver, "attached": looked.attached, "jit": how == "jit" or taken == "JIT"}
+    details: dict[str, Any] = {
+        "file": looked.name,
+        "card": arch,
+        "driver": looked.driver,
+        "attached": looked.attached,
+        "jit": how == "jit" or taken == "JIT",
+    }
     build = f"build it: invoke ptx ARCH={arch} (deploy --gpu does)"
     if header is None:
         return Judged(FAILED, f"no PTX for {arch} in the release ({looked.name or 'none that this card could take'})", build, details)
@@ -222,10 +239,17 @@ def judge_ptx(looked: Loaded, allow_jit: bool = False) -> Judged:
     problems = [text for text in ptx.problems(looked.text, header.target, looked.driver or "unknown") if text]
     if problems or how == "no":
         problems += [f".target: {header.target} does not run on {arch}"] if how == "no" else []
-        return Judged(FAILED, f"{looked.name}: " + "; ".join(problems), f"{build}; where the driver is too old for it: an older toolkit (NVRTC 12.0), or a newer driver", details)
+        return Judged(
+            FAILED,
+            f"{looked.name}: " + "; ".join(problems),
+            f"{build}; where the driver is too old for it: an older toolkit (NVRTC 12.0), or a newer driver",
+            details,
+        )
     seen = f"{looked.name}: .version {details['version']} for driver {looked.driver}, .target {header.target} on {arch}"
     if not taken:
-        return Judged(FAILED, f"{seen}; flysim's attached line says neither exact nor JIT: {looked.attached or 'no such line'}", "look at check 1", details)
+        return Judged(
+            FAILED, f"{seen}; flysim's attached line says neither exact nor JIT: {looked.attached or 'no such line'}", "look at check 1", details
+        )
     if how == "exact" and taken == "exact":
         return Judged(PASSED, f"{seen}; flysim says exact", "", details)
     if how == "jit" and taken == "exact":
@@ -243,12 +267,18 @@ def _thirds_problems(thirds: Mapping[str, Any]) -> list[str]:
     if len(parts) != 3:
         return [f"thirds: {thirds['error']}" if thirds.get("error") else f"thirds: expected three parts, found {len(parts)}"]
     if thirds.get("hash") != thirds.get("unbroken_hash") or not thirds.get("hash"):
-        out.append(f"thirds: on {', '.join(str(p.get('backend')) for p in parts)} they end at hash {thirds.get('hash')}, the unbroken CPU run at {thirds.get('unbroken_hash')}")
+        out.append(
+            f"thirds: on {', '.join(str(p.get('backend')) for p in parts)} they end at hash {thirds.get('hash')}, the unbroken CPU run at {thirds.get('unbroken_hash')}"
+        )
     if thirds.get("spikes") != thirds.get("unbroken_spikes"):
         out.append(f"thirds: {thirds.get('spikes')} spikes in parts, {thirds.get('unbroken_spikes')} unbroken")
     if thirds.get("ok") is not True and not out:
         out.append("thirds: flysim does not call them equal")
-    out += [f"thirds: third {number} ends at a window's end, which proves less" for number, p in enumerate(parts[:2], 1) if p.get("inside_window") is False]
+    out += [
+        f"thirds: third {number} ends at a window's end, which proves less"
+        for number, p in enumerate(parts[:2], 1)
+        if p.get("inside_window") is False
+    ]
     out += [f"thirds: no spikes in third {number} ({p.get('backend')})" for number, p in enumerate(parts, 1) if not p.get("spikes")]
     if "cuda" not in [p.get("backend") for p in parts]:
         out.append("thirds: none of them ran on the GPU")
@@ -285,8 +315,15 @@ def judge_bitexact(looked: Exactness) -> Judged:
             problems.append(f"replay of {looked.ticks} ticks from one checkpoint, {what}: {old_run[key]} before, {new_run[key]} now")
     problems += _thirds_problems(looked.thirds)
     fix = "do not deploy this build: its trajectory is another. A wanted change goes through a new kernel version and a plain deploy with --accept kernel"
-    seen = f"strings equal; {looked.ticks} ticks end at {new_run.get('hash')} on both releases; thirds end at {looked.thirds.get('hash')}, as unbroken"
-    details = {"compatibility": list(looked.compatibility), "kernel": list(looked.kernel), "replay": [dict(old_run), dict(new_run)], "thirds": dict(looked.thirds)}
+    seen = (
+        f"strings equal; {looked.ticks} ticks end at {new_run.get('hash')} on both releases; thirds end at {looked.thirds.get('hash')}, as unbroken"
+    )
+    details = {
+        "compatibility": list(looked.compatibility),
+        "kernel": list(looked.kernel),
+        "replay": [dict(old_run), dict(new_run)],
+        "thirds": dict(looked.thirds),
+    }
     return _all(problems, seen, fix if problems else "", **details)
 
 
@@ -371,7 +408,12 @@ def judge_health(first: Mapping[str, Any], second: Mapping[str, Any], seconds: f
     details = {"first": dict(first), "second": dict(second), "seconds": seconds}
     for number, status in (("first", first), ("second", second)):
         if "tick" not in status:
-            return Judged(FAILED, f"the {number} read of /status did not answer: {status.get('error', 'no tick in it')}", "look at its log: invoke logs", details)
+            return Judged(
+                FAILED,
+                f"the {number} read of /status did not answer: {status.get('error', 'no tick in it')}",
+                "look at its log: invoke logs",
+                details,
+            )
     speed = float(second.get("speed", 1) or 0)
     grown = second["tick"] - first["tick"]
     factor = grown / TICKS_PER_S / seconds if seconds > 0 else 0.0

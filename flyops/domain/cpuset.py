@@ -128,7 +128,9 @@ def partition(cpus: Cpus, sim: int, encoder: int = 0, siblings: Mapping[int, Cpu
     if sim < 1 or encoder < 0:
         raise CpusetError(f"expected at least 1 cpu for the simulator and none or more for the encoder, found {sim} and {encoder}")
     if len(cpus) <= sim:
-        raise CpusetError(f"no cpus left over: the simulator takes {sim} of {render(cpus)} ({len(cpus)}), the page needs at least one; lower sim or add cpus")
+        raise CpusetError(
+            f"no cpus left over: the simulator takes {sim} of {render(cpus)} ({len(cpus)}), the page needs at least one; lower sim or add cpus"
+        )
     if len(cpus) - sim <= encoder:
         raise CpusetError(
             f"not enough for ENCODER_CORES: of {render(cpus)} the simulator takes {sim}, which leaves {len(cpus) - sim} for the page and {encoder} of the encoder"

@@ -108,7 +108,9 @@ def params_mode(text: str) -> tuple[int, int, int]:
 
 def _caps(dev: str, major: int, caps: Mapping[str, int]) -> list[Node]:
     modes = {"config": 0o400}
-    return [Node(f"{dev}/nvidia-caps/nvidia-cap{minor}", major, minor, modes.get(name, 0o444)) for name, minor in sorted(caps.items(), key=lambda c: c[1])]
+    return [
+        Node(f"{dev}/nvidia-caps/nvidia-cap{minor}", major, minor, modes.get(name, 0o444)) for name, minor in sorted(caps.items(), key=lambda c: c[1])
+    ]
 
 
 def wanted_nodes(
@@ -123,7 +125,9 @@ def wanted_nodes(
     """Every node that a compute guest needs. A missing major of `nvidia` or `nvidia-uvm` is an error that names the module to load."""
     for name, module in (("nvidia", "nvidia"), ("nvidia-uvm", "nvidia-uvm")):
         if name not in majors:
-            raise NvidiaError(f"/proc/devices has no character device {name!r}: module {module} is not loaded; load it (modprobe {module}) and run again")
+            raise NvidiaError(
+                f"/proc/devices has no character device {name!r}: module {module} is not loaded; load it (modprobe {module}) and run again"
+            )
     out = [Node(f"{dev}/nvidiactl", majors["nvidia"], CONTROL_MINOR, mode)]
     out += [Node(f"{dev}/nvidia{minor}", majors["nvidia"], minor, mode) for minor in sorted(set(gpu_minors))]
     if modeset:
@@ -208,10 +212,22 @@ CUDA_ERRORS: Mapping[int, Tuple[str, str, str]] = {
     304: ("operating system call failed", "the device rule or a missing node", "give the guest the card again: provision NAME --gpu"),
     719: ("launch failure", "the card reported a fault", "look for Xid in the host's kernel log"),
     801: ("not supported", "seen on Jetson for a user outside the group of nvmap and nvhost", "run on a discrete card"),
-    802: ("system not yet initialised", "an NVSwitch board whose fabric manager is absent or of another version", "start nvidia-fabricmanager of the driver's version on the host"),
+    802: (
+        "system not yet initialised",
+        "an NVSwitch board whose fabric manager is absent or of another version",
+        "start nvidia-fabricmanager of the driver's version on the host",
+    ),
     803: ("system driver mismatch", "the libraries here and the loaded module differ", "install the libraries of the loaded module in the guest"),
-    804: ("forward compatibility on unsupported hardware", "a compat libcuda, or libraries of another version", "remove the compat library; install those of the loaded module"),
-    999: ("unknown error", "/dev/nvidia-uvm is missing, stale or not allowed (NVML works without it, CUDA does not)", "make the nodes again (nvidia_nodes) and allow nvidia-uvm's major"),
+    804: (
+        "forward compatibility on unsupported hardware",
+        "a compat libcuda, or libraries of another version",
+        "remove the compat library; install those of the loaded module",
+    ),
+    999: (
+        "unknown error",
+        "/dev/nvidia-uvm is missing, stale or not allowed (NVML works without it, CUDA does not)",
+        "make the nodes again (nvidia_nodes) and allow nvidia-uvm's major",
+    ),
 }
 
 

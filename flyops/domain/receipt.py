@@ -147,7 +147,11 @@ def restore_steps(manager: str, bundle: str, args_file: str, supervisor_conf: st
     """The commands of flyops-restore.service (and of supervisor's listener), in order; each must end with 0 before the next runs."""
     steps: list[tuple[str, ...]] = [("python3", bundle, "--module", "settings_receipt", "--args", args_file)]
     if manager == "systemd":
-        steps += [("systemctl", "daemon-reload"), ("systemctl", "reset-failed", "flysim.service"), ("systemctl", "--no-block", "restart", "flysim.service", "flypage.service")]
+        steps += [
+            ("systemctl", "daemon-reload"),
+            ("systemctl", "reset-failed", "flysim.service"),
+            ("systemctl", "--no-block", "restart", "flysim.service", "flypage.service"),
+        ]
     else:
         control = ("supervisorctl", "-c", supervisor_conf)
         steps += [(*control, "reread"), (*control, "update"), (*control, "restart", "flysim", "flypage")]

@@ -72,7 +72,9 @@ def _member(tar: tarfile.TarFile, info: tarfile.TarInfo, version: str) -> Member
     if info.isdir():
         return None
     if not info.isreg():
-        raise ReleaseError(f"{path}: a release holds files and folders only, found {'a link to ' + info.linkname if info.issym() or info.islnk() else 'a special file'}")
+        raise ReleaseError(
+            f"{path}: a release holds files and folders only, found {'a link to ' + info.linkname if info.issym() or info.islnk() else 'a special file'}"
+        )
     if not rest:
         raise ReleaseError(f"{path}: a file where the top folder should be")
     source = tar.extractfile(info)

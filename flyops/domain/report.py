@@ -69,7 +69,12 @@ def _escape(text: object) -> str:
 
 def markdown(entries: Sequence[Mapping[str, Any]], *, date: str, host: str, release: str = "", backend: str = "cuda") -> str:
     """A dated record for the operator's own repository: the table, then the raw details of each check."""
-    lines = [f"# Five checks: {host}, {date}", "", f"Release {release or 'unknown'}, backend {backend}: **{WORDS.get(verdict(entries), verdict(entries))}**", ""]
+    lines = [
+        f"# Five checks: {host}, {date}",
+        "",
+        f"Release {release or 'unknown'}, backend {backend}: **{WORDS.get(verdict(entries), verdict(entries))}**",
+        "",
+    ]
     lines += ["| check | looked at | wanted | seen | verdict |", "|---|---|---|---|---|"]
     for e in entries:
         cells = (e["title"], e["looked_at"], e["wanted"], e["seen"], WORDS.get(str(e["verdict"]), str(e["verdict"])))

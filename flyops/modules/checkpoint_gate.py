@@ -21,8 +21,12 @@ SPEC = Spec(
         "binary": Arg("path", required=True, help="the staged flysim"),
         "connectome": Arg("path", required=True, help="the .fly file that the release will run"),
         "state_dir": Arg("path", required=True, help="folder of the checkpoints"),
-        "accept": Arg("list", elements="str", default=[], help="segments whose difference is taken: kernel, index-space, connectome, plasticity, state-format"),
-        "archive": Arg("bool", default=False, help="with an accepted difference: move the state to STATE_DIR/archive-… now (only while no flysim holds it)"),
+        "accept": Arg(
+            "list", elements="str", default=[], help="segments whose difference is taken: kernel, index-space, connectome, plasticity, state-format"
+        ),
+        "archive": Arg(
+            "bool", default=False, help="with an accepted difference: move the state to STATE_DIR/archive-… now (only while no flysim holds it)"
+        ),
     },
     examples="- name: The state can go on\n  checkpoint_gate: {binary: /opt/fly/releases/V/bin/flysim, connectome: /opt/fly/connectomes/c.fly, state_dir: /var/lib/fly}\n",
     returns={
@@ -48,7 +52,9 @@ def _ask(args: dict[str, Any], words: list[str], host: Host) -> str | None:
         return None
     if done.rc != 0:
         said = (done.stderr or done.stdout).decode("utf-8", "replace").strip()[-600:]
-        raise ModuleError(f"{args['binary']} {' '.join(words)} ended with exit code {done.rc}: {said}", fix="the state and the release stay as they are", rc=done.rc)
+        raise ModuleError(
+            f"{args['binary']} {' '.join(words)} ended with exit code {done.rc}: {said}", fix="the state and the release stay as they are", rc=done.rc
+        )
     return gate.first_line(done.stdout.decode("utf-8", "replace"))
 
 
@@ -71,7 +77,13 @@ def read(args: dict[str, Any], host: Host) -> dict[str, Any]:
     there = host.stat(args["state_dir"], follow=True) is not None
     state = _ask(args, ["--print-state-compatibility", args["state_dir"]], host) if there else "none"
     names = [n for n in host.listdir(args["state_dir"]) if n != LOCK and not n.startswith("archive-")] if there else []
-    return {"binary": binary, "state": state, "names": names, "holder": _holder(args["state_dir"], host) if args["archive"] else "", "stamp": time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())}
+    return {
+        "binary": binary,
+        "state": state,
+        "names": names,
+        "holder": _holder(args["state_dir"], host) if args["archive"] else "",
+        "stamp": time.strftime("%Y%m%dT%H%M%SZ", time.gmtime()),
+    }
 
 
 def plan(args: dict[str, Any], state: dict[str, Any]) -> Decision:
@@ -95,7 +107,11 @@ def plan(args: dict[str, Any], state: dict[str, Any]) -> Decision:
     if not verdict.archive or not args["archive"]:
         return Same(values)
     if state["holder"]:
-        raise Refused(f"the state in {args['state_dir']} is in use by flysim, pid {state['holder']}", fix="stop it first; it writes its last checkpoint when it stops", **values)
+        raise Refused(
+            f"the state in {args['state_dir']} is in use by flysim, pid {state['holder']}",
+            fix="stop it first; it writes its last checkpoint when it stops",
+            **values,
+        )
     values.update(archive=archive, archive_needed=False)
     diff = Diff(args["state_dir"], "".join(f"{n}\n" for n in state["names"]), f"archive-{state['stamp']}/ with all of them\n")
     return Change(before=state["names"], after=archive, diff=(diff,), values=values)

@@ -23,7 +23,9 @@ SPEC = Spec(
         "minimum": Arg("int", default=4, help="planned: below so many cpus no partition is made unless force"),
         "force": Arg("bool", default=False, help="planned: divide below the minimum, too"),
         "cgroup": Arg("str", default="auto", choices=("auto", "v1", "v2"), help="where the cpuset controller is; auto looks"),
-        "manager": Arg("str", default="systemd", choices=("systemd", "supervisor"), help="under supervisor there are no drop-ins: use the taskset prefixes"),
+        "manager": Arg(
+            "str", default="systemd", choices=("systemd", "supervisor"), help="under supervisor there are no drop-ins: use the taskset prefixes"
+        ),
         "units": Arg("dict", default=UNITS, help="planned: unit -> sim, page or encoder"),
         "systemd_dir": Arg("path", default="/etc/systemd/system", help="planned: where drop-ins live"),
         "pid": Arg("int", help="effective: process to look at"),
@@ -146,7 +148,11 @@ def _plan_effective(args: dict[str, Any], state: dict[str, Any]) -> Decision:
     if wrong:
         who = args["unit"] or f"process {state['pid']}"
         first = next(iter(wrong.values()))
-        raise Refused(f"{who}: {first}; {len(wrong)} of {len(state['found'])} threads", fix="restart the unit after a daemon-reload; widen the guest if it has not these cpus", **values)
+        raise Refused(
+            f"{who}: {first}; {len(wrong)} of {len(state['found'])} threads",
+            fix="restart the unit after a daemon-reload; widen the guest if it has not these cpus",
+            **values,
+        )
     return Same(values)
 
 
@@ -170,7 +176,9 @@ def plan(args: dict[str, Any], state: dict[str, Any]) -> Decision:
         cgroup=state["cgroup"],
         dropins=dropins,
         taskset={name: cpuset.taskset(cpus) for name, cpus in sets.items()} if not systemd and parts.divided else {},
-        notes=[*state["notes"], *parts.notes, *cpuset.shared_cores((parts.sim, parts.page, parts.encoder), state["siblings"])] if parts.divided else [*state["notes"], *parts.notes],
+        notes=[*state["notes"], *parts.notes, *cpuset.shared_cores((parts.sim, parts.page, parts.encoder), state["siblings"])]
+        if parts.divided
+        else [*state["notes"], *parts.notes],
     )
     return Same(values)
 

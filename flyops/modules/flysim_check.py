@@ -25,7 +25,9 @@ SPEC = Spec(
     doc="Judge one thing about flysim: feature, card, ptx, bitexact, cost (the five, in this order), health, or one window of cost.",
     args={
         "check": Arg("str", required=True, choices=("feature", "card", "ptx", "bitexact", "cost", "health", "window"), help="what to look at"),
-        "backend": Arg("str", default="cuda", choices=("cuda", "cpu", ""), help="the backend that is wanted; for cpu the five do not apply; empty (health): any"),
+        "backend": Arg(
+            "str", default="cuda", choices=("cuda", "cpu", ""), help="the backend that is wanted; for cpu the five do not apply; empty (health): any"
+        ),
         "fail": Arg("bool", default=True, help="refuse when the verdict is failed; false: only say so in values"),
         "log": Arg("str", help="feature, ptx: the log of this start only (trial's)"),
         "log_file": Arg("path", help="feature, ptx: or a file with it"),
@@ -38,7 +40,7 @@ SPEC = Spec(
         "dev": Arg("path", default="/dev", help="card: folder of the nodes"),
         "proc_devices": Arg("path", default="/proc/devices", help="card: majors of the running kernel"),
         "proc_driver": Arg("path", default="/proc/driver/nvidia", help="card, ptx: the loaded module's version"),
-        "lib_dirs": Arg("list", elements="str", default=list(LIB_DIRS), help="card: where the driver's libraries may be"),
+        "lib_dirs": Arg("list", elements="str", help="card: where the driver's libraries may be; default: the usual folders and the linker's"),
         "gpu": Arg("int", default=0, help="card, ptx: index of the device to open"),
         "ptx_dir": Arg("path", help="ptx: the release's folder of sm_XX.ptx"),
         "cc": Arg("str", help="ptx: the card's compute capability (9.0); default: asked of the driver"),
@@ -64,7 +66,12 @@ SPEC = Spec(
         "gap": Arg("float", default=3.0, help="health: seconds between the two reads"),
         "min_factor": Arg("float", default=checks.MIN_FACTOR, help="health: lowest realtime factor"),
     },
-    required_if=(("check", "health", ("url",)), ("check", "window", ("url",)), ("check", "ptx", ("ptx_dir",)), ("check", "bitexact", ("binary", "connectome", "state_dir"))),
+    required_if=(
+        ("check", "health", ("url",)),
+        ("check", "window", ("url",)),
+        ("check", "ptx", ("ptx_dir",)),
+        ("check", "bitexact", ("binary", "connectome", "state_dir")),
+    ),
     examples="- name: Check 1, the feature is in the binary\n  flysim_check: {check: feature, log: '{{ trial.log }}', exit_code: '{{ trial.exit_code }}'}\n  register: check_feature\n",
     returns={
         "check": "its name",
@@ -191,16 +198,28 @@ def _nodes(args: dict[str, Any], host: Host) -> list[nvidia.Verdict]:
         path = f"{args['dev']}/{name}"
         expected = nvidia.expected_device(name, majors)
         if expected is not None:
-            out.append(nvidia.judge_node(nvidia.Node(path, *expected), host.stat(path)))
+            out.append(nvidia.judge_node(nvidia.Node(path, *expected), host.stat(path), check_mode=False))
         elif name in ("nvidiactl", "nvidia-uvm"):
             module = "nvidia" if name == "nvidiactl" else name
-            out.append(nvidia.Verdict(nvidia.Node(path, 0, 0), "stale", f"/proc/devices has no {module}: the module is not loaded, {path} cannot work"))
+            out.append(
+                nvidia.Verdict(nvidia.Node(path, 0, 0), "stale", f"/proc/devices has no {module}: the module is not loaded, {path} cannot work")
+            )
     return out
+
+
+def _linker_folders(host: Host) -> list[str]:
+    """Where the linker itself finds them: a guest may have them in a folder of its own."""
+    if host.which("ldconfig") is None:
+        return []
+    lines = _out(host.run(["ldconfig", "-p"], query=True, timeout=60)).splitlines()
+    paths = (line.rpartition(" => ")[2].strip() for line in lines if line.strip().startswith(nvidia.LIBRARIES))
+    return list(dict.fromkeys(posixpath.dirname(path) for path in paths if path.startswith("/")))
 
 
 def _look_card(args: dict[str, Any], host: Host) -> dict[str, Any]:
     names: list[str] = []
-    for folder in args["lib_dirs"]:
+    folders = args["lib_dirs"] or [*LIB_DIRS, *_linker_folders(host)]
+    for folder in dict.fromkeys(folders):
         seen = host.stat(folder, follow=True)
         if seen and seen.kind == "dir":
             names += [posixpath.join(folder, name) for name in host.listdir(folder) if name.startswith(nvidia.LIBRARIES)]
@@ -246,7 +265,10 @@ def _look_bitexact(args: dict[str, Any], host: Host) -> dict[str, Any]:
     words = [new, "thirds", fly, "--ticks", str(args["thirds_ticks"]), "--backends", "cpu,cuda,cpu"]
     done = host.run(words, query=True, env=_settings(args), timeout=args["limit"])
     thirds = _json({"rc": done.rc, "out": _out(done), "err": done.stderr.decode("utf-8", "replace")})
-    return {"looked": checks.Exactness((compatibility[0], compatibility[1]), (kernel[0], kernel[1]), (found[0], found[1]), thirds, args["ticks"]), "checkpoint": replay.get("checkpoint", "")}
+    return {
+        "looked": checks.Exactness((compatibility[0], compatibility[1]), (kernel[0], kernel[1]), (found[0], found[1]), thirds, args["ticks"]),
+        "checkpoint": replay.get("checkpoint", ""),
+    }
 
 
 # cost, window, health
@@ -276,7 +298,10 @@ def _look_cost(args: dict[str, Any], host: Host) -> dict[str, Any]:
 def _look_health(args: dict[str, Any], host: Host) -> dict[str, Any]:
     found = _probe(args, "reads", {"url": args["url"], "count": 2, "gap_s": args["gap"]}, host, args["gap"] + 60)
     reads = found.get("reads") or [{"t": 0.0, "status": {"error": found.get("error", "")}}] * 2
-    if host.check and checks.judge_health(reads[0]["status"], reads[1]["status"], reads[1]["t"] - reads[0]["t"], args["backend"]).verdict == checks.FAILED:
+    if (
+        host.check
+        and checks.judge_health(reads[0]["status"], reads[1]["status"], reads[1]["t"] - reads[0]["t"], args["backend"]).verdict == checks.FAILED
+    ):
         return {"skip": checks.Judged(checks.NOT_REACHED, "check mode: what would run does not run yet")}
     return {"first": reads[0]["status"], "second": reads[1]["status"], "seconds": reads[1]["t"] - reads[0]["t"]}
 
@@ -317,7 +342,9 @@ def _judge_cost(args: dict[str, Any], state: dict[str, Any]) -> tuple[checks.Jud
     extra: dict[str, Any] = {"window": own, "samples": state["own"].get("rows", []), "pidstat": state["own"].get("pidstat", "")}
     if args["check"] == "window":
         verdict = checks.FAILED if own.get("error") else checks.PASSED
-        return checks.Judged(verdict, own.get("error") or f"{own['cores']:.3f} cores, factor {own['factor']:.4f}, {own['hz']:.2f} Hz", details=own), extra
+        return checks.Judged(
+            verdict, own.get("error") or f"{own['cores']:.3f} cores, factor {own['factor']:.4f}, {own['hz']:.2f} Hz", details=own
+        ), extra
     if args["backend"] == "cpu":
         return checks.judge_cpu_cost(own), extra
     cpu = args["cpu_window"] or checks.summarise(state.get("cpu") or {"error": "no window of the CPU kernel: give cpu_window or cpu_url"})

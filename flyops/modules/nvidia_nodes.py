@@ -15,7 +15,9 @@ from flyops.spec import Arg, Spec
 SPEC = Spec(
     doc="Make the device nodes of the loaded NVIDIA module (they are not devtmpfs: gone at boot, stale after a reload), or report them.",
     args={
-        "state": Arg("str", default="read", choices=("read", "present"), help="read only reports; present makes missing nodes and replaces stale ones"),
+        "state": Arg(
+            "str", default="read", choices=("read", "present"), help="read only reports; present makes missing nodes and replaces stale ones"
+        ),
         "dev": Arg("path", default="/dev", help="folder of the nodes"),
         "proc_devices": Arg("path", default="/proc/devices", help="majors of the running kernel"),
         "proc_driver": Arg("path", default="/proc/driver/nvidia", help="version, params and gpus/ of the loaded module"),
@@ -89,7 +91,14 @@ def _values(state: dict[str, Any]) -> dict[str, Any]:
     verdicts = state["verdicts"]
     nodes = [{"path": v.node.path, "state": v.state, "text": v.text, "major": v.node.major, "minor": v.node.minor} for v in verdicts]
     right = bool(verdicts) and all(v.right for v in verdicts)
-    return {"version": state["version"], "majors": state["majors"], "nodes": nodes, "strays": state["strays"], "all_right": right, "error": state["error"]}
+    return {
+        "version": state["version"],
+        "majors": state["majors"],
+        "nodes": nodes,
+        "strays": state["strays"],
+        "all_right": right,
+        "error": state["error"],
+    }
 
 
 def plan(args: dict[str, Any], state: dict[str, Any]) -> Decision:

@@ -119,7 +119,9 @@ def _values(args: dict[str, Any], state: dict[str, Any]) -> dict[str, Any]:
 
 def plan(args: dict[str, Any], state: dict[str, Any]) -> Decision:
     """One small decision for each wanted state."""
-    return {"read": _plan_read, "staged": _plan_staged, "current": _plan_current, "absent": _plan_absent, "pruned": _plan_pruned}[args["state"]](args, state)
+    return {"read": _plan_read, "staged": _plan_staged, "current": _plan_current, "absent": _plan_absent, "pruned": _plan_pruned}[args["state"]](
+        args, state
+    )
 
 
 def _plan_read(args: dict[str, Any], state: dict[str, Any]) -> Decision:
@@ -142,7 +144,10 @@ def _plan_current(args: dict[str, Any], state: dict[str, Any]) -> Decision:
     values = _values(args, state)
     if wrong:
         raise Refused(
-            f"release {args['version']} does not verify: {'; '.join(wrong)}", fix="stage it again (state: staged); current stays where it is", problems=wrong, **values
+            f"release {args['version']} does not verify: {'; '.join(wrong)}",
+            fix="stage it again (state: staged); current stays where it is",
+            problems=wrong,
+            **values,
         )
     if state["current"] == args["version"]:
         return Same(values)

@@ -17,7 +17,12 @@ SPEC = Spec(
     args={
         "dir": Arg("path", required=True, help="folder of the receipts"),
         "name": Arg("str", required=True, help="name of the receipt, for example gpu"),
-        "state": Arg("str", default="read", choices=("planned", "applied", "restored", "read", "absent"), help="what is wanted; planned writes the receipt alone; absent forgets the receipt, the files stay"),
+        "state": Arg(
+            "str",
+            default="read",
+            choices=("planned", "applied", "restored", "read", "absent"),
+            help="what is wanted; planned writes the receipt alone; absent forgets the receipt, the files stay",
+        ),
         "files": Arg("dict", help="applied: path -> {content, mode (0644), owner, group}, or null for a file that must not be there"),
         "force": Arg("bool", default=False, help="go on although somebody else changed a file; its text is kept beside the receipt"),
         "note": Arg("str", default="", help="a line for whoever reads the receipt"),
@@ -126,7 +131,15 @@ def read(args: dict[str, Any], host: Host) -> dict[str, Any]:
     wanted = {name: _wanted(name, value, seen_files[name], host) for name, value in asked.items()}
     made = _missing_folders([name for name, value in wanted.items() if value is not None], host)
     done = host.stat(f"{path}.done") is not None
-    return {"path": path, "old": old, "seen": seen_files, "wanted": wanted, "made": made, "done": done, "now": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
+    return {
+        "path": path,
+        "old": old,
+        "seen": seen_files,
+        "wanted": wanted,
+        "made": made,
+        "done": done,
+        "now": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    }
 
 
 def _values(path: str, found: receipt.Receipt | None) -> dict[str, Any]:
@@ -166,7 +179,12 @@ def plan(args: dict[str, Any], state: dict[str, Any]) -> Decision:
             return Same({**_values(state["path"], None), "restored_before": state["done"]}, msg=word)
         todo = receipt.to_write(state["seen"], receipt.befores(old))
         after = {"restore": old, "todo": todo, "kept": strangers}
-        return Change(before=state["path"], after=after, diff=_diffs(state["seen"], todo), values={**_values(state["path"], old), "exists": False, "written": sorted(todo)})
+        return Change(
+            before=state["path"],
+            after=after,
+            diff=_diffs(state["seen"], todo),
+            values={**_values(state["path"], old), "exists": False, "written": sorted(todo)},
+        )
     new = receipt.applied(old, args["name"], state["seen"], state["wanted"], state["now"], made=state["made"], note=args["note"])
     todo = receipt.to_write(state["seen"], state["wanted"]) if args["state"] == "applied" else {}
     values = {**_values(state["path"], new), "written": sorted(todo)}

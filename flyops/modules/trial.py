@@ -27,7 +27,9 @@ SPEC = Spec(
         "cpus": Arg("str", default="", help="started: list of cpus; empty: as the agent"),
         "min_cpus": Arg("int", default=1, help="started: refuse fewer"),
         "cgroup": Arg("str", default="v2", choices=("v1", "v2"), help="started under systemd: AllowedCPUs= or CPUAffinity="),
-        "manager": Arg("str", default="systemd", choices=("systemd", "supervisor"), help="systemd: a transient unit; supervisor: a child of its own session"),
+        "manager": Arg(
+            "str", default="systemd", choices=("systemd", "supervisor"), help="systemd: a transient unit; supervisor: a child of its own session"
+        ),
         "user": Arg("str", default="", help="started: user that it runs as (as root only)"),
         "unit": Arg("str", default="flytrial", help="name of the transient unit"),
         "port": Arg("int", default=0, help="started: loopback port; 0: a free one"),
@@ -96,7 +98,10 @@ def _check(args: dict[str, Any], host: Host) -> None:
     except cpuset.CpusetError as err:
         raise ModuleError(str(err)) from err
     if cpus and len(cpus) < args["min_cpus"]:
-        raise ModuleError(f"the trial needs {args['min_cpus']} cpus beside the live run, found {len(cpus)} ({args['cpus']})", fix="give the guest more cpus, or lower rayon_threads")
+        raise ModuleError(
+            f"the trial needs {args['min_cpus']} cpus beside the live run, found {len(cpus)} ({args['cpus']})",
+            fix="give the guest more cpus, or lower rayon_threads",
+        )
 
 
 def plan(args: dict[str, Any], state: dict[str, Any]) -> Decision:
@@ -104,7 +109,9 @@ def plan(args: dict[str, Any], state: dict[str, Any]) -> Decision:
     if args["state"] == "read":
         return Same({"running": state["alive"], **{k: state["record"].get(k) for k in ("pid", "start", "url")}})
     if args["state"] == "started":
-        return Change(before=state["record"] if state["alive"] else None, after="started", diff=(Diff(args["dir"], "", f"trial of {args['binary']}\n"),))
+        return Change(
+            before=state["record"] if state["alive"] else None, after="started", diff=(Diff(args["dir"], "", f"trial of {args['binary']}\n"),)
+        )
     if state["alive"] or (args["state"] == "absent" and state["there"]):
         return Change(before=state["record"], after=args["state"], diff=(Diff(args["dir"], "trial\n", ""),))
     return Same({"running": False})
@@ -196,7 +203,9 @@ def _start_unit(args: dict[str, Any], record: dict[str, Any], host: Host) -> dic
     # Only what is left of an earlier trial of ours is cleared; a unit that runs and that no record of ours names is somebody's.
     shown = trial.show(_show(args["unit"], host))
     if shown.get("ActiveState") == "active":
-        raise ModuleError(f"unit {args['unit']}.service is active and was not started by this trial's record", fix=f"look at it: systemctl status {args['unit']}")
+        raise ModuleError(
+            f"unit {args['unit']}.service is active and was not started by this trial's record", fix=f"look at it: systemctl status {args['unit']}"
+        )
     host.run(["systemctl", "reset-failed", f"{args['unit']}.service"], timeout=30)
     host.write_text(f"{folder}/trial.json", trial.dump(record), mode=0o644)
     words = trial.unit_argv(
@@ -247,13 +256,25 @@ def _await(args: dict[str, Any], record: dict[str, Any], host: Host) -> dict[str
     seen = _probe(host, "await", asked, query=True, timeout=args["wait"] + 30) if record["pid"] else {"ended": True}
     log = host.read_text(f"{args['dir']}/log", missing="")[-LOG_BYTES:]
     running = bool(seen.get("status"))
-    values = {"pid": record["pid"], "start": record["start"], "running": running, "log": log, "exit_code": None, "seconds": seen.get("seconds"), "status": seen.get("status")}
+    values = {
+        "pid": record["pid"],
+        "start": record["start"],
+        "running": running,
+        "log": log,
+        "exit_code": None,
+        "seconds": seen.get("seconds"),
+        "status": seen.get("status"),
+    }
     if running:
         return values
     values["exit_code"] = _exit_code(args, record, host)
     tail = "\n".join(log.splitlines()[-8:])
     ended = seen.get("ended") or values["exit_code"] is not None
-    words = f"ended with exit code {values['exit_code']}" if ended else f"did not answer at {record['url']} within {args['wait']:g} s ({seen.get('error')})"
+    words = (
+        f"ended with exit code {values['exit_code']}"
+        if ended
+        else f"did not answer at {record['url']} within {args['wait']:g} s ({seen.get('error')})"
+    )
     if not ended:
         _stop(args, record, host)
     if args["fail"]:

@@ -21,7 +21,19 @@ AGENT = "/var/lib/flyops/restore.pyz"
 
 def push(guest: Guest, path: str, data: bytes, mode: str = "0644") -> None:
     """A file in the guest."""
-    words = ["lxc-attach", "--clear-env", "-n", guest.name, "--", "sh", "-c", 'mkdir -p "$(dirname "$1")" && cat >"$1" && chmod "$2" "$1"', "sh", path, mode]
+    words = [
+        "lxc-attach",
+        "--clear-env",
+        "-n",
+        guest.name,
+        "--",
+        "sh",
+        "-c",
+        'mkdir -p "$(dirname "$1")" && cat >"$1" && chmod "$2" "$1"',
+        "sh",
+        path,
+        mode,
+    ]
     subprocess.run(words, input=data, check=True)
 
 
@@ -69,7 +81,14 @@ def flysim(bed: Bed) -> str:
 
 def test_a_trial_is_a_transient_unit_on_its_own_cpus(bed: Bed, flysim: str) -> None:
     planned = bed.module("cpuset", sim=1, force=True, minimum=2)
-    common = {"dir": "/var/lib/flyops/trial", "binary": flysim, "env_files": ["/etc/fly/flysim.env"], "user": "fly", "cgroup": planned["cgroup"], "wait": 60}
+    common = {
+        "dir": "/var/lib/flyops/trial",
+        "binary": flysim,
+        "env_files": ["/etc/fly/flysim.env"],
+        "user": "fly",
+        "cgroup": planned["cgroup"],
+        "wait": 60,
+    }
     first = bed.module("trial", **common, cpus=planned["sim"])
     assert first["running"], first
     assert "cpu backend attached" in first["log"]
@@ -95,7 +114,14 @@ def test_a_trial_is_a_transient_unit_on_its_own_cpus(bed: Bed, flysim: str) -> N
 
 
 def test_a_trial_that_ends_tells_its_exit_code(bed: Bed, flysim: str) -> None:
-    args = {"dir": "/var/lib/flyops/trial", "binary": flysim, "env_files": ["/etc/fly/flysim.env"], "env": {"FLY_LIF_CUDA": 1}, "user": "fly", "fail": False}
+    args = {
+        "dir": "/var/lib/flyops/trial",
+        "binary": flysim,
+        "env_files": ["/etc/fly/flysim.env"],
+        "env": {"FLY_LIF_CUDA": 1},
+        "user": "fly",
+        "fail": False,
+    }
     found = bed.module("trial", **args, wait=30)
     assert (found.get("running"), found.get("exit_code")) == (False, 78), found
     refused = bed.module("flysim_check", check="feature", log=found["log"], exit_code=78)

@@ -71,7 +71,9 @@ def verdicts(**states):
     """nvidia0, nvidiactl and uvm right, unless said otherwise."""
     nodes = {"nvidiactl": (195, 255), "nvidia0": (195, 0), "nvidia-uvm": (510, 0)}
     words = {name.replace("_", "-"): state for name, state in states.items()}
-    return [nvidia.Verdict(nvidia.Node(f"/dev/{n}", *numbers), words.get(n, "right"), f"/dev/{n} {words.get(n, 'right')}") for n, numbers in nodes.items()]
+    return [
+        nvidia.Verdict(nvidia.Node(f"/dev/{n}", *numbers), words.get(n, "right"), f"/dev/{n} {words.get(n, 'right')}") for n, numbers in nodes.items()
+    ]
 
 
 @pytest.mark.parametrize(
@@ -135,7 +137,13 @@ def test_ptx(name, text, cc, driver, attached, allow, verdict, says):
 
 @pytest.mark.parametrize(
     ("names", "cc", "picked"),
-    [(["sm_75.ptx", "sm_90.ptx"], 90, "sm_90.ptx"), (["sm_75.ptx", "sm_90.ptx"], 86, "sm_75.ptx"), (["sm_90.ptx"], 86, ""), ([], 90, ""), (["README", "sm_x.ptx"], 90, "")],
+    [
+        (["sm_75.ptx", "sm_90.ptx"], 90, "sm_90.ptx"),
+        (["sm_75.ptx", "sm_90.ptx"], 86, "sm_75.ptx"),
+        (["sm_90.ptx"], 86, ""),
+        ([], 90, ""),
+        (["README", "sm_x.ptx"], 90, ""),
+    ],
 )
 def test_pick_ptx(names, cc, picked):
     assert checks.pick_ptx(names, cc) == picked
@@ -230,7 +238,13 @@ def test_cost(cpu, gpu, says):
 
 @pytest.mark.parametrize(
     ("change", "says"),
-    [({}, ""), ({"factor": 0.9}, "realtime factor"), ({"hz": 0.1}, "mean activity"), ({"backend": "cuda"}, "expected backend cpu"), ({"error": "gone"}, "gone")],
+    [
+        ({}, ""),
+        ({"factor": 0.9}, "realtime factor"),
+        ({"hz": 0.1}, "mean activity"),
+        ({"backend": "cuda"}, "expected backend cpu"),
+        ({"error": "gone"}, "gone"),
+    ],
 )
 def test_cost_of_the_cpu_kernel_alone(change, says):
     judged = checks.judge_cpu_cost({**CPU, **change})

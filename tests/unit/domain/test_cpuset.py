@@ -165,7 +165,10 @@ def test_a_partition_loses_and_shares_nothing(cpus, sim, encoder, twins):
     assert not cpuset.shared_cores((found.sim, found.page, found.encoder), siblings)
 
 
-@pytest.mark.parametrize(("count", "minimum", "force", "divided"), [(2, 4, False, False), (3, 4, False, False), (4, 4, False, True), (2, 4, True, True), (2, 2, False, True)])
+@pytest.mark.parametrize(
+    ("count", "minimum", "force", "divided"),
+    [(2, 4, False, False), (3, 4, False, False), (4, 4, False, True), (2, 4, True, True), (2, 2, False, True)],
+)
 def test_no_partition_below_the_minimum_unless_forced(count, minimum, force, divided):
     found = cpuset.divide(tuple(range(count)), 1, minimum=minimum, force=force)
     assert found.divided is divided

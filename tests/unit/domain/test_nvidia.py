@@ -11,7 +11,17 @@ def devices(*lines: str) -> str:
     return "Character devices:\n" + "".join(f"{line}\n" for line in lines) + "\nBlock devices:\n  7 loop\n511 nvidia-uvm\n259 blkext\n"
 
 
-POST = devices("  1 mem", "195 nvidia", "195 nvidia-modeset", "195 nvidiactl", "226 drm", "236 nvidia-caps", "509 mei", "510 nvidia-uvm", "237 nvidia-caps-imex-channels")
+POST = devices(
+    "  1 mem",
+    "195 nvidia",
+    "195 nvidia-modeset",
+    "195 nvidiactl",
+    "226 drm",
+    "236 nvidia-caps",
+    "509 mei",
+    "510 nvidia-uvm",
+    "237 nvidia-caps-imex-channels",
+)
 PRE = devices("195 nvidia-frontend", "235 nvidia-caps", "510 nvidia-uvm", "511 nvidia-nvswitch")
 
 
@@ -68,7 +78,11 @@ def test_wanted_nodes():
 
 @pytest.mark.parametrize(
     ("majors", "caps", "says"),
-    [({}, {}, "module nvidia is not loaded"), ({"nvidia": 195}, {}, "modprobe nvidia-uvm"), ({"nvidia": 195, "nvidia-uvm": 510}, {"config": 1}, "nvidia-caps")],
+    [
+        ({}, {}, "module nvidia is not loaded"),
+        ({"nvidia": 195}, {}, "modprobe nvidia-uvm"),
+        ({"nvidia": 195, "nvidia-uvm": 510}, {"config": 1}, "nvidia-caps"),
+    ],
 )
 def test_wanted_nodes_name_the_module(majors, caps, says):
     with pytest.raises(nvidia.NvidiaError, match=says):

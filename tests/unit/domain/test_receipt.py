@@ -45,7 +45,9 @@ def test_paths_that_the_second_leaves_out_stay_in_it():
     assert receipt.befores(second) == {PATH: CPU, "/b": None}
 
 
-@pytest.mark.parametrize(("now", "foreign"), [(CPU, False), (GPU, False), (OTHER, True), (None, True), (a_file("gpu\n", 0o600), True), ({**GPU, "uid": 7}, True)])
+@pytest.mark.parametrize(
+    ("now", "foreign"), [(CPU, False), (GPU, False), (OTHER, True), (None, True), (a_file("gpu\n", 0o600), True), ({**GPU, "uid": 7}, True)]
+)
 def test_foreign(now, foreign):
     assert bool(receipt.foreign(first(), {PATH: now})) is foreign
 

@@ -132,7 +132,21 @@ def test_problems_of_the_manifest_itself():
     assert "MANIFEST: line 1" in release.problems("rubbish\n", V, FOUND)[0]
 
 
-@pytest.mark.parametrize(("version", "good"), [(V, True), ("1", True), ("1.0+cuda", True), ("", False), (".x", False), ("a/b", False), ("..", False), ("a b", False), ("-x", False), ("a" * 129, False)])
+@pytest.mark.parametrize(
+    ("version", "good"),
+    [
+        (V, True),
+        ("1", True),
+        ("1.0+cuda", True),
+        ("", False),
+        (".x", False),
+        ("a/b", False),
+        ("..", False),
+        ("a b", False),
+        ("-x", False),
+        ("a" * 129, False),
+    ],
+)
 def test_versions(version, good):
     if good:
         release.check_version(version)
@@ -141,7 +155,9 @@ def test_versions(version, good):
             release.check_version(version)
 
 
-@pytest.mark.parametrize(("target", "version"), [(f"releases/{V}", V), (f"/opt/fly/releases/{V}/", V), ("/etc", ""), (V, ""), ("releases/..", ""), ("", "")])
+@pytest.mark.parametrize(
+    ("target", "version"), [(f"releases/{V}", V), (f"/opt/fly/releases/{V}/", V), ("/etc", ""), (V, ""), ("releases/..", ""), ("", "")]
+)
 def test_pointed(target, version):
     assert release.pointed(target) == version
 

@@ -35,11 +35,13 @@ def test_nobody_can_point_it_at_the_live_one(given):
 
 
 def test_parse_env():
-    text = "A=1\n# B=2\n;C=3\n\n D = x y \nE='a \"b\"'\nF=\"q\\\"\\$x\"\nnot a setting\n9=1\nG=\n"
+    text = 'A=1\n# B=2\n;C=3\n\n D = x y \nE=\'a "b"\'\nF="q\\"\\$x"\nnot a setting\n9=1\nG=\n'
     assert trial.parse_env(text) == {"A": "1", "D": "x y", "E": 'a "b"', "F": 'q"$x', "G": ""}
 
 
-@given(st.dictionaries(st.from_regex(r"[A-Z_][A-Z0-9_]{0,8}", fullmatch=True), st.text(st.characters(min_codepoint=32, max_codepoint=126), max_size=20)))
+@given(
+    st.dictionaries(st.from_regex(r"[A-Z_][A-Z0-9_]{0,8}", fullmatch=True), st.text(st.characters(min_codepoint=32, max_codepoint=126), max_size=20))
+)
 def test_env_round_trip(settings):
     assert trial.parse_env(trial.render_env(settings)) == settings
 
@@ -50,7 +52,15 @@ def test_a_setting_is_one_line():
 
 
 def test_newest_checkpoints():
-    names = ["lock", "ckpt-00000000000000000900.flyck", "ckpt-00000000000000010000.flyck", ".ckpt-1.tmp", "damaged", "ckpt-x.flyck", "ckpt-00000000000000000001.reason"]
+    names = [
+        "lock",
+        "ckpt-00000000000000000900.flyck",
+        "ckpt-00000000000000010000.flyck",
+        ".ckpt-1.tmp",
+        "damaged",
+        "ckpt-x.flyck",
+        "ckpt-00000000000000000001.reason",
+    ]
     assert trial.newest_checkpoints(names) == ["ckpt-00000000000000010000.flyck", "ckpt-00000000000000000900.flyck"]
 
 

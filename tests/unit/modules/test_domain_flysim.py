@@ -47,7 +47,9 @@ def fly(tmp_path_factory):
     binary = Path(staged["path"]) / "bin/flysim"
     brain = where / "brain.fly"
     subprocess.run([binary, "synth", "--neurons", "1000", "--edges", "20000", "--seed", "7", brain], check=True, capture_output=True)
-    (where / "flysim.env").write_text(f"FLY_CONNECTOME={brain}\nFLY_DRIVE={DRIVE}\nFLY_SEED=783\nFLY_STATE_DIR=/nowhere\nFLY_LISTEN=127.0.0.1:1\nRAYON_NUM_THREADS=1\n")
+    (where / "flysim.env").write_text(
+        f"FLY_CONNECTOME={brain}\nFLY_DRIVE={DRIVE}\nFLY_SEED=783\nFLY_STATE_DIR=/nowhere\nFLY_LISTEN=127.0.0.1:1\nRAYON_NUM_THREADS=1\n"
+    )
     base = {"manager": "supervisor", "binary": str(binary), "env_files": [str(where / "flysim.env")], "wait": 60}
 
     def start(name="trial", **more):
@@ -149,7 +151,12 @@ def test_replay_of_one_checkpoint_on_one_and_two_threads_is_equal(fly, state):
 
 
 def test_thirds_on_the_cpu_are_equal_and_are_not_enough(fly):
-    done = subprocess.run([fly.binary, "thirds", fly.brain, "--ticks", "3001", "--backends", "cpu,cpu,cpu"], capture_output=True, check=True, env={**os.environ, "FLY_DRIVE": DRIVE})
+    done = subprocess.run(
+        [fly.binary, "thirds", fly.brain, "--ticks", "3001", "--backends", "cpu,cpu,cpu"],
+        capture_output=True,
+        check=True,
+        env={**os.environ, "FLY_DRIVE": DRIVE},
+    )
     thirds = json.loads(done.stdout)
     run = {"hash": "aa", "ticks": 2000}
     judged = checks.judge_bitexact(checks.Exactness(("a", "a"), ("k", "k"), (run, run), thirds, 2000))
@@ -157,7 +164,9 @@ def test_thirds_on_the_cpu_are_equal_and_are_not_enough(fly):
 
 
 def test_bitexact_without_a_card_fails_and_says_where(fly, state):
-    seen = check("bitexact", binary=str(fly.binary), old_binary=str(fly.binary), connectome=str(fly.brain), state_dir=str(state), drive=DRIVE, seed="783")
+    seen = check(
+        "bitexact", binary=str(fly.binary), old_binary=str(fly.binary), connectome=str(fly.brain), state_dir=str(state), drive=DRIVE, seed="783"
+    )
     assert seen["refused"]
     assert "replay: this release gave no hash" in seen["msg"]
     assert "string" not in seen["seen"]  # the strings are equal: that part held
