@@ -113,6 +113,19 @@ def words(done: Completed) -> str:
     return "; ".join(lines[-3:])
 
 
+def make_folders(host: Host, path: str, mode: int) -> None:
+    """A folder with this mode, and those above it that are missing."""
+    if host.stat(path) is None:
+        make_folders(host, posixpath.dirname(path), 0o755)
+        host.mkdir(path, mode=mode)
+
+
+def mounted_below(host: Host, folder: str) -> List[str]:
+    """What is mounted somewhere below a folder: a removal would go through it."""
+    mounts = [line.split()[1] for line in host.read_text("/proc/mounts", missing="").splitlines() if line.count(" ") > 1]
+    return [path for path in mounts if path.startswith(folder + "/")]
+
+
 def need_tools(host: Host) -> None:
     """LXC must be there; says how to get it."""
     missing = [tool for tool in ("lxc-start", "lxc-stop", "lxc-attach", "lxc-info", "lxc-cgroup") if host.which(tool) is None]

@@ -348,12 +348,6 @@ def _must(host: Host, argv: list[str], what: str, fix: str = "") -> None:
         raise ModuleError(f"{what}: {argv[0]} ended with {done.rc}: {lxcguest.words(done)}", fix=fix, cmd=argv)
 
 
-def _make_folders(host: Host, path: str, mode: int) -> None:
-    if host.stat(path) is None:
-        _make_folders(host, posixpath.dirname(path), 0o755)
-        host.mkdir(path, mode=mode)
-
-
 def _bridge(args: Mapping[str, Any], todo: Todo, place: Place, host: Host) -> None:
     assert todo.asked is not None
     name = args["bridge"]
@@ -371,12 +365,12 @@ def _no_bridge(args: Mapping[str, Any], todo: Todo, place: Place, host: Host) ->
 
 
 def _create(args: Mapping[str, Any], todo: Todo, place: Place, host: Host) -> None:
-    _make_folders(host, place.folder, 0o755)
+    lxcguest.make_folders(host, place.folder, 0o755)
     # The marker before everything else: whatever is cut off later, the folder is known to be ours.
     _mark(host, place, {})
     name = args["name"]
-    _make_folders(host, place.path("up"), 0o755)
-    _make_folders(host, place.path("up/etc"), 0o755)
+    lxcguest.make_folders(host, place.path("up"), 0o755)
+    lxcguest.make_folders(host, place.path("up/etc"), 0o755)
     host.write_text(place.path("up/etc/hostname"), f"{name}\n", mode=0o644)
     host.write_text(place.path("up/etc/hosts"), f"127.0.0.1 localhost {name}\n::1 localhost\n", mode=0o644)
 
@@ -470,7 +464,7 @@ def _read_back(asked: Asked, place: Place, host: Host) -> Dict[str, Any]:
 
 def _archive(args: Mapping[str, Any], todo: Todo, place: Place, host: Host) -> Dict[str, Any]:
     target, upper = args["archive_to"], place.path("up")
-    _make_folders(host, posixpath.dirname(target), 0o700)
+    lxcguest.make_folders(host, posixpath.dirname(target), 0o700)
     part = target + ".part"
     host.write_bytes(part, b"", mode=0o600)
     folders = [folder.strip("/") for folder in todo.seen.state_folders]
@@ -483,8 +477,7 @@ def _archive(args: Mapping[str, Any], todo: Todo, place: Place, host: Host) -> D
 
 
 def _destroy(args: Mapping[str, Any], todo: Todo, place: Place, host: Host) -> None:
-    mounts = [line.split()[1] for line in host.read_text("/proc/mounts", missing="").splitlines() if line.count(" ") > 1]
-    held = [path for path in mounts if path.startswith(place.folder + "/")]
+    held = lxcguest.mounted_below(host, place.folder)
     if held:
         raise ModuleError(
             f"{', '.join(held)} is still mounted: removing {place.folder} could reach what is behind it", fix="unmount it and run again"
