@@ -3,16 +3,24 @@
 
 from __future__ import annotations
 
+import codecs
 import posixpath
 import re
 from dataclasses import dataclass
 from typing import Any, Optional
 
 from flyops.domain import attributes, paths, placing
+from flyops.domain.attributes import WRITE_ARGS
 from flyops.domain.placing import Payload, Place
 from flyops.errors import ModuleError
 from flyops.model.change import Change, Decision, Same
 from flyops.model.host import Host
+from flyops.spec.arguments import Arg
+
+EDIT_ARGS: dict[str, Arg] = {
+    **WRITE_ARGS,
+    "encoding": Arg("str", "Encoding of the file; in UTF-8 bytes that are none stay as they are", default="utf-8"),
+}
 
 
 @dataclass(frozen=True)
@@ -21,25 +29,37 @@ class Text:
 
     place: Place
     text: Optional[str]
+    encoding: str = "utf-8"
 
 
 def look(args: dict[str, Any], host: Host, *, create: bool) -> Text:
     """The file to edit. A missing one fails unless it may be made or is to lose something."""
     wanted = attributes.wanted(args, host)
+    encoding = _known(args["encoding"])
     path = paths.expand_home(args["path"], host)
     place = placing.look(host, path, wanted, follow=True, whole=True)
     if place.stat is None:
         if not create:
             raise ModuleError(f"Destination {path} does not exist !", fix="make it first, or set create: true", rc=257)
-        return Text(place, None)
+        return Text(place, None, encoding)
     if not place.is_file:
         raise ModuleError(f"Path {path} is a {place.stat.kind}, expected a file", fix="give the path of a text file", rc=256)
-    return Text(place, (place.data or b"").decode("utf-8", "surrogateescape"))
+    try:
+        return Text(place, (place.data or b"").decode(encoding, "surrogateescape"), encoding)
+    except UnicodeError as err:
+        raise ModuleError(f"{path} is not written in {encoding}: {err}", fix="name the encoding that it is written in") from None
+
+
+def _known(encoding: str) -> str:
+    try:
+        return codecs.lookup(encoding).name
+    except LookupError:
+        raise ModuleError(f"encoding {encoding!r} is not known", fix="use a name that Python knows, such as utf-8 or latin-1") from None
 
 
 def decide(state: Text, new: str, msg: str, **values: Any) -> Decision:
     """A change when the text or the attributes differ."""
-    data = new.encode("utf-8", "surrogateescape")
+    data = new.encode(state.encoding, "surrogateescape")
     if state.text is None and not new:
         return Same({**values, "msg": msg})
     change = placing.change_to(state.place, placing.payload_of(data), **values)
@@ -60,7 +80,8 @@ def apply(args: dict[str, Any], change: Change, host: Host) -> dict[str, Any]:
     if place.stat is None and folder and host.stat(folder, follow=True) is None:
         host.mkdir(folder)
     done = placing.put(host, place, wanted, args)
-    return {"backup": done["backup_file"]} if "backup_file" in done else {}
+    kept = done.get("backup_file", "")
+    return {"backup": kept, "backup_file": kept} if kept else {"backup": ""}
 
 
 def pattern(text: Optional[str], name: str, flags: int = 0) -> Optional[re.Pattern[str]]:

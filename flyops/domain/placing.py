@@ -115,13 +115,26 @@ def change_to(place: Place, wanted: Payload, **values: Any) -> Optional[Change]:
     return Change(before=place, after=wanted, diff=tuple(found), values=values)
 
 
+def at_hand(host: Host, place: Place, wanted: Payload) -> dict[str, str]:
+    """`digests` of the wanted content, when it is at hand or in place already."""
+    data = wanted.data
+    if data is None and place.is_file and place.sha256 == wanted.sha256:
+        data = place.data if place.data is not None else host.read_bytes(place.path)
+    return {} if data is None else digests(data)
+
+
+def digests(data: bytes) -> dict[str, str]:
+    """Ansible's names: `checksum` is SHA-1."""
+    return {"checksum": hashlib.sha1(data).hexdigest(), "md5sum": hashlib.md5(data).hexdigest()}  # noqa: S324
+
+
 def put(host: Host, place: Place, wanted: Payload, args: Mapping[str, Any]) -> dict[str, Any]:
     """Write what differs. New content is checked by `validate` before the old one is touched."""
     if place.is_file and place.sha256 == wanted.sha256:
         attributes.set_on(host, place.path, place.attributes)
         return attributes.facts(host, place.path)
     data = wanted.fetch(host)
-    values: dict[str, Any] = {}
+    values: dict[str, Any] = {**digests(data)}
     if args.get("validate"):
         validate(host, place.path, data, args["validate"])
     if args.get("backup") and place.is_file:

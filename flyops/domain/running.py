@@ -98,7 +98,7 @@ def execute(args: dict[str, Any], change: Change, host: Host) -> dict[str, Any]:
         done = host.run(state.argv, stdin=stdin, cwd=state.cwd, timeout=args["timeout"])
     except (FileNotFoundError, PermissionError, NotADirectoryError) as err:
         said = f"{err.strerror}: {err.filename or state.argv[0]}"
-        raise ModuleError(f"Error executing command: {said}", **_result(state.shown, 2, "", said), changed=False) from None
+        raise ModuleError(f"Error executing command: {said}", **_result(state.shown, 2, "", ""), changed=False) from None
     ended = dt.datetime.now()
     values = _result(state.shown, done.rc, *(_text(data, strip=args["strip_empty_ends"]) for data in (done.stdout, done.stderr)))
     values.update(start=str(started), end=str(ended), delta=str(ended - started))

@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+import codecs
+from typing import Any, Optional
 
 from flyops.model.host import Stat
 
@@ -41,3 +42,25 @@ def access(stat: Stat, uid: int, groups: list[int]) -> dict[str, bool]:
     if uid == 0:
         bits = 6 | (1 if stat.mode & 0o111 or stat.kind == "dir" else 0)
     return {"readable": bool(bits & 4), "writeable": bool(bits & 2), "executable": bool(bits & 1)}
+
+
+HEAD_BYTES = 64 * 1024
+INODES = {"dir": "directory", "link": "symlink", "char": "chardevice", "block": "blockdevice", "fifo": "fifo", "socket": "socket"}
+
+
+def kind_of_content(stat: Stat, head: Optional[bytes]) -> dict[str, str]:
+    """mimetype and charset as far as the first bytes tell: text in ASCII or UTF-8, empty, or something else."""
+    if stat.kind in INODES:
+        return {"mimetype": f"inode/{INODES[stat.kind]}", "charset": "binary"}
+    if head is None:
+        return {"mimetype": "unknown", "charset": "unknown"}
+    if not head:
+        return {"mimetype": "inode/x-empty", "charset": "binary"}
+    if b"\0" in head:
+        return {"mimetype": "application/octet-stream", "charset": "binary"}
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    try:
+        decoder.decode(head)  # a character that the cut took apart is fine
+    except UnicodeDecodeError:
+        return {"mimetype": "application/octet-stream", "charset": "binary"}
+    return {"mimetype": "text/plain", "charset": "us-ascii" if head.isascii() else "utf-8"}

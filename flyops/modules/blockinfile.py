@@ -6,8 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from flyops.domain import editing, lines
-from flyops.domain.attributes import WRITE_ARGS
-from flyops.domain.editing import Text
+from flyops.domain.editing import EDIT_ARGS, Text
 from flyops.domain.lines import BlockRule
 from flyops.model.change import Change, Decision, Same
 from flyops.model.host import Host
@@ -27,7 +26,7 @@ SPEC = Spec(
         "append_newline": Arg("bool", "An empty line after a new block", default=False),
         "prepend_newline": Arg("bool", "An empty line before a new block", default=False),
         "create": Arg("bool", "Make the file when it is missing", default=False),
-        **WRITE_ARGS,
+        **EDIT_ARGS,
     },
     exclusive=(("insertafter", "insertbefore"),),
     examples="""

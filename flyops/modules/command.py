@@ -19,6 +19,7 @@ SPEC = Spec(
         "cmd": Arg("str", "The program and its words, split as a shell would", aliases=("_raw_params",)),
         "argv": Arg("list", "The same as a list of words", elements="str"),
         **RUN_ARGS,
+        "executable": Arg("path", "Accepted and not used, as in Ansible; the shell module has it"),
         "expand_argument_vars": Arg("bool", "Replace $NAME and a leading ~ by their values", default=True),
     },
     free_form="cmd",
@@ -56,4 +57,6 @@ def plan(args: dict[str, Any], state: Prepared) -> Decision:
 
 def apply(args: dict[str, Any], change: Change, host: Host) -> dict[str, Any]:
     """Run it."""
-    return running.execute(args, change, host)
+    done = running.execute(args, change, host)
+    warning = ["'executable' is no longer supported by command and was not used; the shell module has it"]
+    return {**done, "warnings": warning} if args["executable"] else done

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import json
 import posixpath
-from dataclasses import dataclass
-from typing import Any, Optional, Union
+from dataclasses import dataclass, field
+from typing import Any, Mapping, Optional, Union
 
 from flyops.domain import attributes, modes, paths, placing
 from flyops.domain.attributes import WRITE_ARGS, Attributes
@@ -29,7 +29,7 @@ SPEC = Spec(
         "follow": Arg("bool", "Write to where a link at dest leads, in place of replacing the link", default=False),
         "local_follow": Arg("bool", "Follow links inside the source folder", default=True),
         "remote_src": Arg("bool", "The source is on the host already", default=False),
-        "checksum": Arg("str", "SHA-256 that the source must have; refused otherwise"),
+        "checksum": Arg("str", "SHA-1 (or SHA-256) that the source must have"),
         "decrypt": Arg("bool", "Decrypt a vaulted source on the controller", default=True),
     },
     exclusive=(("src", "content"),),
@@ -39,8 +39,14 @@ SPEC = Spec(
 - copy: {content: "hello\\n", dest: /etc/motd}
 - copy: {src: etc/, dest: /etc/fly/, directory_mode: '0755'}
 """,
-    returns={"dest": "where it went", "checksum": "SHA-1 is not used: SHA-256 of the content", "backup_file": "the old content, when backup is set"},
+    returns={
+        "dest": "where it went",
+        "checksum": "SHA-1 of the content",
+        "md5sum": "MD5 of it",
+        "backup_file": "the old content, when backup is set",
+    },
 )
+SHA1_DIGITS = 40
 
 
 @dataclass(frozen=True)
@@ -60,6 +66,7 @@ class State:
     folders: tuple[tuple[str, Optional[Stat], Attributes], ...] = ()
     links: tuple[tuple[str, Optional[Stat], str], ...] = ()
     single: bool = True
+    digests: Mapping[str, str] = field(default_factory=dict)
 
 
 def read(args: dict[str, Any], host: Host) -> State:
@@ -74,13 +81,21 @@ def read(args: dict[str, Any], host: Host) -> State:
     if "tree" in source:
         return _read_tree(args, host, source, dest, wanted, preserve)
     payload = _payload(source)
-    if args["checksum"] and args["checksum"] != payload.sha256:
-        raise ModuleError(
-            f"{source['path']}: SHA-256 is {payload.sha256}, expected {args['checksum']}", fix="copy the file that the checksum was made for"
-        )
+    _check_digest(args, host, source, payload)
     if preserve:
         wanted = Attributes(source.get("mode"), wanted.uid, wanted.gid)
     return _one(args, host, dest, posixpath.basename(source["path"]), payload, wanted)
+
+
+def _check_digest(args: dict[str, Any], host: Host, source: dict[str, Any], payload: Payload) -> None:
+    wanted = args["checksum"]
+    if not wanted:
+        return
+    found = placing.digests(payload.fetch(host))["checksum"] if len(wanted) == SHA1_DIGITS else payload.sha256
+    if wanted != found:
+        raise ModuleError(
+            f"Copied file does not match the expected checksum: {source['path']} has {found}, expected {wanted}", fix="copy the right file"
+        )
 
 
 def _read_content(args: dict[str, Any], host: Host, dest: str, wanted: Attributes) -> State:
@@ -106,7 +121,8 @@ def _one(args: dict[str, Any], host: Host, dest: str, name: str, payload: Payloa
     place = placing.look(host, dest, wanted, follow=args["follow"])
     if place.stat is not None and place.stat.kind == "dir":
         raise ModuleError(f"{dest} is a directory, expected a file or nothing there", fix="remove it or choose another dest")
-    return State(place.path, (Item(place, placing.with_text(host, place, payload)),), folders)
+    payload = placing.with_text(host, place, payload)
+    return State(place.path, (Item(place, payload),), folders, digests=placing.at_hand(host, place, payload))
 
 
 def _source(args: dict[str, Any], host: Host) -> dict[str, Any]:
@@ -196,7 +212,7 @@ def _values(state: State) -> dict[str, Any]:
     values: dict[str, Any] = {"dest": state.dest}
     if state.single:
         place = state.items[0].place
-        values["checksum"] = state.items[0].payload.sha256
+        values.update(state.digests)
         if place.stat is not None:
             values.update(size=state.items[0].payload.size, mode=modes.text(place.stat.mode), uid=place.stat.uid, gid=place.stat.gid)
     return values

@@ -10,12 +10,13 @@ import time
 from dataclasses import dataclass
 from typing import Any, Optional
 
-from flyops.domain import attributes, paths, statfields
+from flyops.domain import attributes, modes, paths, statfields
 from flyops.domain.editing import pattern
 from flyops.errors import ModuleError
 from flyops.model.change import Change, Decision, Same
 from flyops.model.host import Host, Stat
 from flyops.spec import Arg, Spec
+from flyops.spec.arguments import to_mode
 
 SPEC = Spec(
     doc="List the paths below folders that fit: by name, kind, age, size or content.",
@@ -36,6 +37,8 @@ SPEC = Spec(
         "read_whole_file": Arg("bool", "Match `contains` against the whole content", default=False),
         "get_checksum": Arg("bool", "Digest of each file", default=False),
         "checksum_algorithm": Arg("str", "Which digest", default="sha1", choices=("md5", "sha1", "sha224", "sha256", "sha384", "sha512")),
+        "mode": Arg("raw", "Permission bits, octal text or symbolic"),
+        "exact_mode": Arg("bool", "Exactly these bits; when false any of them", default=True),
         "limit": Arg("int", "Stop after so many"),
     },
     examples="""
@@ -56,6 +59,7 @@ class Limits:
     age_s: Optional[float]
     size_bytes: Optional[int]
     now: float
+    mode: Optional[int] = None
 
 
 def read(args: dict[str, Any], host: Host) -> dict[str, Any]:
@@ -65,7 +69,7 @@ def read(args: dict[str, Any], host: Host) -> dict[str, Any]:
     pattern(args["contains"], "contains")
     age = _number(args["age"], SECONDS, "s", "age")
     size = _number(args["size"], BYTES, "b", "size")
-    limits = Limits(age, None if size is None else int(size), time.time())
+    limits = Limits(age, None if size is None else int(size), time.time(), _mode(args["mode"]))
     files: list[dict[str, Any]] = []
     skipped: dict[str, str] = {}
     examined = 0
@@ -82,6 +86,15 @@ def read(args: dict[str, Any], host: Host) -> dict[str, Any]:
     files = files[: args["limit"]] if args["limit"] else files
     msg = "All paths examined" if not skipped else "Not all paths examined, check warnings for details"
     return {"files": files, "matched": len(files), "examined": examined, "skipped_paths": skipped, "msg": msg}
+
+
+def _mode(asked: Any) -> Optional[int]:
+    if asked is None:
+        return None
+    try:
+        return modes.resolve(to_mode(asked), 0)
+    except ValueError as err:
+        raise ModuleError(str(err), fix="write the mode in quotes: '0644', or 'u=rw,g=r,o='") from None
 
 
 def _number(text: Optional[str], units: dict[str, int], default: str, name: str) -> Optional[float]:
@@ -117,6 +130,8 @@ def _fits(args: dict[str, Any], host: Host, path: str, stat: Stat, limits: Limit
     if args["patterns"] and not _name_fits(name, args["patterns"], regex=args["use_regex"]):
         return False
     if _name_fits(name, args["excludes"], regex=args["use_regex"]):
+        return False
+    if limits.mode is not None and (stat.mode != limits.mode if args["exact_mode"] else not stat.mode & limits.mode):
         return False
     if limits.age_s is not None and not _beyond(limits.now - getattr(stat, args["age_stamp"], stat.mtime), limits.age_s):
         return False

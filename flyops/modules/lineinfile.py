@@ -6,8 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from flyops.domain import editing, lines
-from flyops.domain.attributes import WRITE_ARGS
-from flyops.domain.editing import Text
+from flyops.domain.editing import EDIT_ARGS, Text
 from flyops.domain.lines import LineRule
 from flyops.errors import ModuleError
 from flyops.model.change import Change, Decision, Same
@@ -27,7 +26,7 @@ SPEC = Spec(
         "insertbefore": Arg("str", "Where a new line goes: before the last line that matches, or BOF"),
         "firstmatch": Arg("bool", "Use the first line that matches in place of the last", default=False),
         "create": Arg("bool", "Make the file when it is missing", default=False),
-        **WRITE_ARGS,
+        **EDIT_ARGS,
     },
     exclusive=(("insertafter", "insertbefore"), ("regexp", "search_string")),
     required_if=(("state", "present", ("line",)),),

@@ -7,8 +7,7 @@ import re
 from typing import Any
 
 from flyops.domain import editing, lines
-from flyops.domain.attributes import WRITE_ARGS
-from flyops.domain.editing import Text
+from flyops.domain.editing import EDIT_ARGS, Text
 from flyops.model.change import Change, Decision, Same
 from flyops.model.host import Host
 from flyops.spec import Arg, Spec
@@ -21,8 +20,7 @@ SPEC = Spec(
         "replace": Arg("str", "What to put there; \\1 is a group. Nothing: remove", default=""),
         "after": Arg("str", "Only after this pattern"),
         "before": Arg("str", "Only before this pattern"),
-        "encoding": Arg("str", "Accepted for Ansible's sake; bytes that are no UTF-8 stay as they are", default="utf-8"),
-        **WRITE_ARGS,
+        **EDIT_ARGS,
     },
     examples="""
 - replace: {path: /etc/hosts, regexp: '(\\s+)old\\.host(\\s+.*)?$', replace: '\\1new.host\\2'}

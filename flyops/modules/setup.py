@@ -13,7 +13,7 @@ import struct
 import sys
 import threading
 import time
-from typing import Any, Callable, Dict
+from typing import Any, Callable
 
 from flyops.domain import cpuset, facts, systemd
 from flyops.errors import ModuleError
@@ -36,7 +36,7 @@ SPEC = Spec(
 """,
     returns={"ansible_facts": "the facts", "late": "groups that did not answer in time"},
 )
-Probe = Callable[[Dict[str, Any], Host], Dict[str, Any]]
+Probe = Callable[["dict[str, Any]", Host], "dict[str, Any]"]
 SIOCGIFADDR = 0x8915
 
 

@@ -25,12 +25,9 @@ SPEC = Spec(
             choices=("md5", "sha1", "sha224", "sha256", "sha384", "sha512"),
             aliases=("checksum", "checksum_algo"),
         ),
-        "get_mime": Arg(
-            "bool", "Ask the program `file` (Ansible's default is yes; it costs a process)", default=False, aliases=("mime", "mime_type", "mime-type")
-        ),
-        "get_attributes": Arg(
-            "bool", "Accepted for Ansible's sake; file attributes are not looked at", default=False, aliases=("attr", "attributes")
-        ),
+        "get_mime": Arg("bool", "Tell text from other content, by its first bytes", default=True, aliases=("mime", "mime_type", "mime-type")),
+        "get_attributes": Arg("bool", "Accepted for Ansible's sake; file attributes are not looked at", default=True, aliases=("attr", "attributes")),
+        "get_selinux_context": Arg("bool", "Return selinux_context, which is never known here", default=False),
     },
     examples="""
 - stat: {path: /opt/fly/current}
@@ -38,6 +35,8 @@ SPEC = Spec(
 """,
     returns={"stat": "exists, isdir, isreg, islnk, mode, size, checksum, lnk_source and so on, as in Ansible"},
 )
+
+MAX_MIME_BYTES = 64 * 1024 * 1024
 
 
 def read(args: dict[str, Any], host: Host) -> dict[str, Any]:
@@ -53,7 +52,11 @@ def read(args: dict[str, Any], host: Host) -> dict[str, Any]:
         out.update(lnk_target=stat.target, lnk_source=paths.follow(host, path))
     if args["get_checksum"] and stat.kind == "file" and out["readable"]:
         out["checksum"] = _digest(args["checksum_algorithm"], path, host)
-    out.update(_mime(path, host) if args["get_mime"] else {"mimetype": "unknown", "charset": "unknown"})
+    if args["get_mime"]:
+        head = host.read_bytes(path)[: statfields.HEAD_BYTES] if stat.kind == "file" and out["readable"] and stat.size <= MAX_MIME_BYTES else None
+        out.update(statfields.kind_of_content(stat, head))
+    if args["get_selinux_context"]:
+        out["selinux_context"] = None
     return {**out, "version": None, "attributes": [], "attr_flags": ""}
 
 
@@ -61,15 +64,6 @@ def _digest(algorithm: str, path: str, host: Host) -> str:
     if algorithm == "sha256":
         return host.sha256(path)
     return hashlib.new(algorithm, host.read_bytes(path)).hexdigest()
-
-
-def _mime(path: str, host: Host) -> dict[str, str]:
-    program = host.which("file")
-    if program is None:
-        return {"mimetype": "unknown", "charset": "unknown"}
-    done = host.run([program, "--mime-type", "--mime-encoding", "--brief", "--", path], query=True)
-    kind, _, charset = done.stdout.decode("utf-8", "replace").strip().partition("; charset=")
-    return {"mimetype": kind if done.rc == 0 else "unknown", "charset": charset or "unknown"}
 
 
 def plan(args: dict[str, Any], state: dict[str, Any]) -> Decision:

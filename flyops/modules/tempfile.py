@@ -37,7 +37,7 @@ def read(args: dict[str, Any], host: Host) -> str:
         raise ModuleError(f"{folder} is no folder", fix="make it first, or give another path")
     for name in ("prefix", "suffix"):
         if "/" in args[name]:
-            raise ModuleError(f"{name} {args[name]!r} holds a slash", fix="give the folder as path")
+            raise ModuleError(f"{name} must be a valid file name component, found {args[name]!r}", fix="give the folder as path")
     return folder
 
 

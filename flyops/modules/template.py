@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 import posixpath
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Mapping
 
 from flyops.domain import attributes, modes, paths, placing
 from flyops.domain.attributes import WRITE_ARGS, Attributes
@@ -39,7 +39,12 @@ SPEC = Spec(
 - template: {src: flysim.env.j2, dest: /etc/fly/flysim.env, mode: '0640'}
 - template: {src: sudoers.j2, dest: /etc/sudoers.d/fly, mode: '0440', validate: 'visudo -cf %s'}
 """,
-    returns={"dest": "where it went", "checksum": "SHA-256 of the content", "backup_file": "the old content, when backup is set"},
+    returns={
+        "dest": "where it went",
+        "checksum": "SHA-1 of the content",
+        "md5sum": "MD5 of it",
+        "backup_file": "the old content, when backup is set",
+    },
 )
 
 
@@ -50,6 +55,7 @@ class State:
     place: Place
     payload: Payload
     folder: str = ""
+    digests: Mapping[str, str] = field(default_factory=dict)
 
 
 def read(args: dict[str, Any], host: Host) -> State:
@@ -70,13 +76,13 @@ def read(args: dict[str, Any], host: Host) -> State:
     place = placing.look(host, dest, wanted, follow=args["follow"])
     if place.stat is not None and place.stat.kind == "dir":
         raise ModuleError(f"{dest} is a directory, expected a file or nothing there", fix="remove it or choose another dest")
-    payload = Payload(source["sha256"], source["size"], blob=source["sha256"])
-    return State(place, placing.with_text(host, place, payload), folder)
+    payload = placing.with_text(host, place, Payload(source["sha256"], source["size"], blob=source["sha256"]))
+    return State(place, payload, folder, placing.at_hand(host, place, payload))
 
 
 def plan(args: dict[str, Any], state: State) -> Decision:
     """The content and attributes that differ."""
-    values: dict[str, Any] = {"dest": state.place.path, "checksum": state.payload.sha256}
+    values: dict[str, Any] = {"dest": state.place.path, **state.digests}
     stat = state.place.stat
     if stat is not None:
         values.update(size=state.payload.size, mode=modes.text(stat.mode), uid=stat.uid, gid=stat.gid)
