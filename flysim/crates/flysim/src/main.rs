@@ -13,6 +13,7 @@ mod config;
 mod cuda;
 mod exit;
 mod http;
+mod log;
 mod page;
 mod service;
 mod version;
@@ -22,6 +23,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use commands::{page as page_command, run as run_command, tools, versions};
+use log::say;
 
 #[derive(Parser)]
 #[command(
@@ -55,7 +57,7 @@ fn main() -> ExitCode {
     match dispatch(cli) {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("error: {error:#}");
+            say!("error: {error:#}");
             ExitCode::from(exit::code_of(&error))
         }
     }

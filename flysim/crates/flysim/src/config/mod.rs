@@ -7,6 +7,7 @@ pub mod page;
 pub mod run;
 
 use crate::exit::{self, Failure};
+use crate::log::say;
 use layers::Layers;
 
 /// Prints names that nobody knows, then turns the complaints of `layers` into one error that ends with exit 78.
@@ -15,7 +16,7 @@ use layers::Layers;
 /// When anything was refused; the text holds all complaints, not only the first.
 pub fn finish(layers: &Layers) -> anyhow::Result<()> {
     for (name, origin) in &layers.unknown {
-        eprintln!("warning: {origin}: {name} is not a setting of this flysim; it has no effect");
+        say!("warning: {origin}: {name} is not a setting of this flysim; it has no effect");
     }
     if layers.bad.is_empty() {
         return Ok(());

@@ -12,6 +12,7 @@ use tokio::net::UnixStream;
 use tokio::sync::mpsc::Receiver;
 
 use crate::http::hub::Hub;
+use crate::log::say;
 
 /// Viewers at a time; each costs one connection and a queue of a few frames.
 const MAX_VIEWERS: usize = 100;
@@ -128,9 +129,9 @@ impl Wire {
 pub async fn follow(socket: PathBuf, wire: Arc<Wire>) {
     loop {
         if let Ok(stream) = UnixStream::connect(&socket).await {
-            eprintln!("feed connected");
+            say!("feed connected");
             let why = read(stream, &wire).await;
-            eprintln!("feed lost: {why}; trying again every {} ms", RETRY.as_millis());
+            say!("feed lost: {why}; trying again every {} ms", RETRY.as_millis());
         }
         tokio::time::sleep(RETRY).await;
     }

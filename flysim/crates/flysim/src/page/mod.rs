@@ -16,6 +16,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use crate::config::page::PageConfig;
 use crate::http::respond::{self, Reply};
 use crate::http::{bind, serve};
+use crate::log::say;
 use crate::service::notify::Notify;
 use feed::Wire;
 
@@ -29,7 +30,7 @@ const TURN: Duration = Duration::from_secs(1);
 /// Exit 69 when the port is taken.
 pub fn run(config: PageConfig) -> anyhow::Result<u8> {
     let listener = bind(config.listen)?;
-    eprintln!("page on http://{}, fed by {}", config.listen, config.feed.display());
+    say!("page on http://{}, fed by {}", config.listen, config.feed.display());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let wire = Arc::new(Wire::default());

@@ -9,11 +9,12 @@ use flysim_core::{Backend, BackendError, Connectome, Drive};
 use super::host;
 use crate::config::run::RunConfig;
 use crate::exit::{self, Failure};
+use crate::log::say;
 
 /// Says that the cuda feature is in this binary, before anything touches the driver. Nothing when it is not.
 pub fn say_features() {
     if let Some(targets) = crate::cuda::ptx_targets() {
-        eprintln!("cuda feature compiled in (PTX {targets})");
+        say!("cuda feature compiled in (PTX {targets})");
     }
 }
 
@@ -47,9 +48,9 @@ pub fn attach(config: &RunConfig, connectome: &Arc<Connectome>) -> anyhow::Resul
         )
     };
     backend.set_drive(&drive).map_err(|error| failure(config, &error))?;
-    eprintln!("{}", line(backend.as_ref()));
+    say!("{}", line(backend.as_ref()));
     if let Some(meant) = config.cpus_meant.as_deref().filter(|meant| *meant != host::cpus_allowed()) {
-        eprintln!("warning: FLY_CPUS says {meant}, the kernel says {}", host::cpus_allowed());
+        say!("warning: FLY_CPUS says {meant}, the kernel says {}", host::cpus_allowed());
     }
     Ok(backend)
 }
@@ -60,14 +61,16 @@ fn line(backend: &dyn Backend) -> String {
         "cpu" => {
             format!("cpu backend attached (threads {}, cpus {})", backend.threads(), host::cpus_allowed())
         }
-        _ => backend.attach_line(),
+        name => format!("{name} backend attached ({})", details(&backend.attach_line())),
     }
 }
 
-/// What stands in the parentheses of an attach line.
+/// What a backend says about itself behind `... backend attached`, without the punctuation around it.
 pub fn details(line: &str) -> String {
-    let inner = line.split_once('(').map_or(line, |(_, inner)| inner);
-    inner.trim_end_matches(')').into()
+    let inner = line.split_once("backend attached").map_or(line, |(_, inner)| inner);
+    let inner = inner.trim_start_matches([':', ' ']);
+    let inner = inner.strip_prefix('(').and_then(|inner| inner.strip_suffix(')')).unwrap_or(inner);
+    inner.into()
 }
 
 fn failure(config: &RunConfig, error: &BackendError) -> Failure {
@@ -78,4 +81,16 @@ fn failure(config: &RunConfig, error: &BackendError) -> Failure {
         _ => exit::SOFTWARE,
     };
     Failure::new(code, error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn details_are_what_stands_behind_the_prefix() {
+        let wanted = "H200, driver 13.0 (580.1), JIT";
+        assert_eq!(details(&format!("cuda backend attached: {wanted}")), wanted);
+        assert_eq!(details(&format!("cuda backend attached ({wanted})")), wanted);
+    }
 }

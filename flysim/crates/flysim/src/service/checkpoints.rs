@@ -13,6 +13,7 @@ use tokio::sync::oneshot;
 
 use super::snapshot::Board;
 use super::store::Store;
+use crate::log::say;
 
 /// Where to say how a checkpoint went.
 pub type Reply = oneshot::Sender<Result<Written, String>>;
@@ -42,12 +43,19 @@ pub struct Job {
     pub reply: Option<Reply>,
 }
 
+/// What the simulator sends.
+enum Order {
+    /// Write a state.
+    Write(Job),
+    /// Count and tell that one was due and is not written. Telling may block, so it is not done by the simulator.
+    Refuse(Option<Reply>, String),
+}
+
 /// The simulator's end of the writer.
 #[derive(Clone)]
 pub struct Writer {
-    jobs: Sender<Job>,
+    orders: Sender<Order>,
     busy: Arc<AtomicBool>,
-    board: Arc<Board>,
 }
 
 impl Writer {
@@ -59,14 +67,13 @@ impl Writer {
     /// Hands a state over. Does not wait; a last job of a stopping run queues behind the one under way.
     pub fn give(&self, job: Job) {
         self.busy.store(true, Ordering::Release);
-        if let Err(lost) = self.jobs.send(job) {
-            self.refuse(lost.0.reply, "the checkpoint writer is gone");
-        }
+        // Without a thread behind it the job is dropped, and whoever waits for its reply hears that at once.
+        let _ = self.orders.send(Order::Write(job));
     }
 
     /// Counts and tells a checkpoint that was due and is not written.
     pub fn refuse(&self, reply: Option<Reply>, why: &str) {
-        failed(&self.board, why, reply);
+        let _ = self.orders.send(Order::Refuse(reply, why.into()));
     }
 }
 
@@ -75,16 +82,23 @@ impl Writer {
 /// # Errors
 /// When the thread cannot be started.
 pub fn start(store: Store, board: Arc<Board>) -> std::io::Result<(Writer, JoinHandle<bool>)> {
-    let (jobs, queue) = channel();
+    let (orders, queue) = channel();
     let busy = Arc::new(AtomicBool::new(false));
-    let writer = Writer { jobs, busy: Arc::clone(&busy), board: Arc::clone(&board) };
+    let writer = Writer { orders, busy: Arc::clone(&busy) };
     let thread = std::thread::Builder::new().name("flysim-ckpt".into());
     Ok((writer, thread.spawn(move || work(&store, &queue, &busy, &board))?))
 }
 
-fn work(store: &Store, queue: &Receiver<Job>, busy: &AtomicBool, board: &Board) -> bool {
+fn work(store: &Store, queue: &Receiver<Order>, busy: &AtomicBool, board: &Board) -> bool {
     let mut well = true;
-    while let Ok(job) = queue.recv() {
+    while let Ok(order) = queue.recv() {
+        let job = match order {
+            Order::Write(job) => job,
+            Order::Refuse(reply, why) => {
+                failed(board, &why, reply);
+                continue;
+            }
+        };
         let made = Instant::now();
         let spikes = board.info.spikes_restored_total + job.spikes;
         let result = store.write(&job.state, spikes);
@@ -99,9 +113,13 @@ fn work(store: &Store, queue: &Receiver<Job>, busy: &AtomicBool, board: &Board) 
 }
 
 fn succeeded(board: &Board, made: Instant, written: Written, reply: Option<Reply>) {
-    eprintln!(
+    say!(
         "checkpoint written: tick {}, {}, state hash {}, {} bytes, {} ms",
-        written.tick, written.name, written.state_hash, written.bytes, written.took_ms
+        written.tick,
+        written.name,
+        written.state_hash,
+        written.bytes,
+        written.took_ms
     );
     board.with_checkpoint(|state| {
         state.at = Some(made);
@@ -115,7 +133,7 @@ fn succeeded(board: &Board, made: Instant, written: Written, reply: Option<Reply
 }
 
 fn failed(board: &Board, why: &str, reply: Option<Reply>) {
-    eprintln!("checkpoint failed: {why}; the older ones are kept and the run goes on");
+    say!("checkpoint failed: {why}; the older ones are kept and the run goes on");
     board.with_checkpoint(|state| {
         state.failures += 1;
         state.last_error = Some(why.into());

@@ -19,6 +19,7 @@ use super::notify::Notify;
 use super::rates::RateMeter;
 use super::snapshot::{Board, Snapshot};
 use crate::config::run::Fault;
+use crate::log::say;
 
 /// Name of the thread, for `top -H` and for tests that stop it.
 pub const THREAD: &str = "flysim-sim";
@@ -274,7 +275,7 @@ impl Sim {
 
     fn stop(mut self, who: &str) -> Outcome {
         self.notify.send("STOPPING=1");
-        eprintln!("stopping at tick {}: {who}", self.backend.tick());
+        say!("stopping at tick {}: {who}", self.backend.tick());
         match self.backend.export() {
             Ok(state) => {
                 self.writer.give(Job { state, spikes: self.spikes, reply: None });

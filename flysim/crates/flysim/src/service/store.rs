@@ -12,6 +12,7 @@ use flysim_core::{Backend, State, compatibility};
 use super::checkpoints::Written;
 use crate::config::run::{Fault, RunConfig};
 use crate::exit::{self, Failure};
+use crate::log::say;
 
 /// Key in a checkpoint's `extra`: spikes counted since the brain began.
 const SPIKES: &str = "spikes_total";
@@ -79,7 +80,7 @@ impl Store {
         let newest = checkpoint::read_newest_valid(&self.directory);
         let set_aside = self.tell_aside(&before);
         let Some(found) = newest.map_err(refuse)? else {
-            eprintln!("no checkpoint in {}: fresh brain at tick 0", self.directory.display());
+            say!("no checkpoint in {}: fresh brain at tick 0", self.directory.display());
             return Ok(Restored::default());
         };
         compatibility::compare(&self.meta.compatibility, &found.manifest.compatibility).map_err(|mismatch| {
@@ -91,7 +92,7 @@ impl Store {
         })?;
         backend.import(&found.state).map_err(|error| Failure::new(exit::CONFIG, error.to_string()))?;
         let restored = restored(&found, set_aside);
-        eprintln!(
+        say!(
             "checkpoint restored: tick {}, {}, state hash {}, made by {}, {} put aside",
             found.manifest.tick,
             name_of(&found.path),
@@ -109,7 +110,7 @@ impl Store {
         for path in &gone {
             let reason = self.directory.join(ASIDE).join(name_of(path)).with_extension("reason");
             let reason = std::fs::read_to_string(reason).unwrap_or_default();
-            eprintln!("checkpoint damaged, put aside in {ASIDE}/: {}", reason.trim());
+            say!("checkpoint damaged, put aside in {ASIDE}/: {}", reason.trim());
         }
         gone.len() as u64
     }
@@ -117,9 +118,10 @@ impl Store {
     /// Another drive is allowed, but a trajectory that bends for no visible reason costs somebody a day.
     fn tell_other_drive(&self, drive: &str, seed: &str) {
         if drive != self.meta.drive || seed != self.meta.seed.to_string() {
-            eprintln!(
+            say!(
                 "note: the checkpoint was made with drive {drive:?} seed {seed}; from here on drive {:?} seed {}",
-                self.meta.drive, self.meta.seed
+                self.meta.drive,
+                self.meta.seed
             );
         }
     }
@@ -149,7 +151,7 @@ impl Store {
     fn prune(&self) {
         for (_, path) in checkpoint::list(&self.directory).into_iter().flatten().skip(self.keep) {
             if let Err(error) = std::fs::remove_file(&path) {
-                eprintln!("old checkpoint {} not removed: {error}", path.display());
+                say!("old checkpoint {} not removed: {error}", path.display());
             }
         }
     }

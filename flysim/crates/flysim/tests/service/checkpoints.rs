@@ -161,3 +161,26 @@ fn a_full_disk_is_counted_and_the_brain_goes_on() {
     assert!(log.contains("checkpoint failed: ") && log.contains("no space left"), "{log}");
     assert_eq!(place.checkpoints().len(), 3);
 }
+
+#[test]
+fn a_closed_stderr_stops_neither_brain_nor_checkpoints() {
+    let place = Place::new();
+    let mut command = place.command(&[]);
+    let mut child = crate::support::Reaped(command.stderr(std::process::Stdio::piped()).spawn().unwrap());
+    drop(child.0.stderr.take());
+    let post = || {
+        crate::support::request(
+            place.port,
+            "POST",
+            "/checkpoint",
+            &format!("Authorization: Bearer {TOKEN}\r\n"),
+        )
+    };
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
+    while !matches!(post(), Some((200, _))) {
+        assert!(std::time::Instant::now() < deadline, "no checkpoint was written");
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    assert!(std::process::Command::new("kill").arg(child.0.id().to_string()).status().unwrap().success());
+    assert_eq!(child.0.wait().unwrap().code(), Some(0));
+}
