@@ -203,11 +203,10 @@ def pick_ptx(names: Sequence[str], cc: int) -> str:
     return numbered[max(below)] if below else ""
 
 
-def _taken(attached: str) -> str:
-    """`JIT`, `exact` or nothing: flysim's own word on how the card took the PTX."""
-    if re.search(r"\bJIT\b", attached, re.IGNORECASE):
-        return "JIT"
-    return "exact" if re.search(r"\bexact\b", attached, re.IGNORECASE) else ""
+def _taken(attached: str) -> tuple[str, str]:
+    """(`JIT`, `exact` or nothing; the target it was said of): flysim's own word on how the card took the PTX."""
+    found = re.search(r"\b(sm_\d+[af]?)[ ,:(]+(exact|JIT)\b", attached)
+    return (found.group(2), found.group(1)) if found else ("", "")
 
 
 @dataclass(frozen=True)
@@ -224,7 +223,8 @@ class Loaded:
 def judge_ptx(looked: Loaded, allow_jit: bool = False) -> Judged:
     """The file against card and driver, and flysim's own word on whether it was exact. Both have to agree."""
     arch = f"sm_{looked.cc}"
-    header, how, taken = ptx.header(looked.text), ptx.loads(looked.text, arch), _taken(looked.attached)
+    header, how = ptx.header(looked.text), ptx.loads(looked.text, arch)
+    taken, target = _taken(looked.attached)
     details: dict[str, Any] = {
         "file": looked.name,
         "card": arch,
@@ -250,10 +250,10 @@ def judge_ptx(looked: Loaded, allow_jit: bool = False) -> Judged:
         return Judged(
             FAILED, f"{seen}; flysim's attached line says neither exact nor JIT: {looked.attached or 'no such line'}", "look at check 1", details
         )
+    if target != header.target:
+        return Judged(FAILED, f"{seen}; flysim loaded {target} ({taken}): another PTX", "look at FLY_PTX and at the release's ptx folder", details)
     if how == "exact" and taken == "exact":
         return Judged(PASSED, f"{seen}; flysim says exact", "", details)
-    if how == "jit" and taken == "exact":
-        return Judged(FAILED, f"{seen}; flysim says exact: another PTX was loaded", "look at FLY_PTX and at the release's ptx folder", details)
     jit = f"JIT: {seen}; flysim says JIT"
     return Judged(PASSED, f"{jit} (allowed by --allow-jit)", "", details) if allow_jit else Judged(FAILED, jit, f"{build}, or --allow-jit", details)
 

@@ -9,7 +9,10 @@ from flyops.domain import checks, nvidia
 from flyops.domain.checks import FAILED, NOT_APPLICABLE, PASSED
 
 COMPILED = "cuda feature compiled in (PTX sm_75, sm_90)"
-ATTACHED = "cuda backend attached (NVIDIA Made Up, cc 9.0, driver 580.95.05, PTX sm_90 exact)"
+ATTACHED = (
+    'cuda backend attached: device 0 "NVIDIA Made Up", GPU-0, compute capability 9.0, driver CUDA 13.0 (580.95.05), '
+    "PTX sm_90 exact from /opt/fly/releases/v/ptx/sm_90.ptx, grid 132 x 544, 64 registers, 0 bytes local"
+)
 
 
 def test_the_five_in_their_order():
@@ -120,7 +123,7 @@ JIT = ATTACHED.replace("sm_90 exact", "sm_75 JIT")
         ("sm_90.ptx", ptx_text(), 90, "", ATTACHED, False, FAILED, "driver"),
         ("sm_75.ptx", ptx_text(target="sm_75"), 90, V, JIT, False, FAILED, "JIT"),
         ("sm_75.ptx", ptx_text(target="sm_75"), 90, V, JIT, True, PASSED, "allowed by --allow-jit"),
-        ("sm_75.ptx", ptx_text(target="sm_75"), 90, V, ATTACHED, True, FAILED, "another PTX was loaded"),
+        ("sm_75.ptx", ptx_text(target="sm_75"), 90, V, ATTACHED, True, FAILED, "flysim loaded sm_90 (exact): another PTX"),
         ("sm_90.ptx", ptx_text(), 90, V, JIT, False, FAILED, "JIT"),
         ("sm_90.ptx", ptx_text(), 90, V, "", False, FAILED, "neither exact nor JIT"),
         ("sm_90.ptx", ptx_text(target="sm_100"), 90, V, ATTACHED, False, FAILED, "does not run on sm_90"),
