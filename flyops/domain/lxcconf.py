@@ -18,6 +18,7 @@ Owned = Callable[[str, str], bool]
 
 COMMON = "/usr/share/lxc/config/common.conf"
 NAME = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
+INTERFACE = re.compile(r"[A-Za-z0-9_.-]{1,15}")
 DEVICE_RULE = re.compile(r"([bc]) (\d+|\*):(\d+|\*) ([rwm]+)")
 DYNAMIC_MAJORS = (range(234, 255), range(384, 512))  # what the kernel hands out to char devices that ask for any number
 MEMORY = re.compile(r"(\d+)\s*([KMGT]?)(?:i?B)?", re.IGNORECASE)
@@ -121,6 +122,16 @@ def check_name(name: str) -> str:
     if NAME.fullmatch(name):
         return ""
     return f"a container's name is 1 to 63 of a-z, 0-9 and '-', not at either end; found {name!r}"
+
+
+def check_words(bridge: str, folders: Iterable[str]) -> str:
+    """Empty when the bridge's name is an interface's and every folder is an absolute path that stays below the guest's root; else what is wrong."""
+    if not INTERFACE.fullmatch(bridge) or bridge in (".", ".."):
+        return f"an interface's name is 1 to 15 of letters, digits, '.', '_' and '-'; found {bridge!r} for bridge"
+    for folder in folders:
+        if not folder.startswith("/") or folder.strip("/") == "" or ".." in folder.split("/"):
+            return f"archive_state: expected an absolute path of the guest without '..', found {folder!r}"
+    return ""
 
 
 def memory_bytes(text: str) -> int:

@@ -101,6 +101,14 @@ class Place:
         return [*self.lxc("lxc-attach", "--clear-env", "-v", GUEST_PATH), "--", *argv]
 
 
+def listed(cpus: str) -> Tuple[int, ...]:
+    """A list of cpus as the kernel printed it; empty when it is none."""
+    try:
+        return cpuset.parse(cpus)
+    except cpuset.CpusetError:
+        return ()
+
+
 def text(done: Completed) -> str:
     """What a command printed, without the line's end."""
     return done.stdout.decode("utf-8", "replace").strip()

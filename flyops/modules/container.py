@@ -64,7 +64,6 @@ SPEC = Spec(
         "archive": "path, sha256 and size of the archived state",
     },
 )
-NEEDS_START = ("started",)
 
 
 @dataclass(frozen=True)
@@ -93,7 +92,7 @@ def _place(args: Mapping[str, Any]) -> Place:
 
 def read(args: Dict[str, Any], host: Host) -> Seen:
     """Look at the guest, its neighbours, the bridge and, when asked, the card."""
-    wrong = lxcconf.check_name(args["name"])
+    wrong = lxcconf.check_name(args["name"]) or lxcconf.check_words(args["bridge"], args["archive_state"] or ())
     if wrong:
         raise ModuleError(wrong)
     if args["state"] != "absent":
@@ -219,14 +218,9 @@ def _digest(wanted: Tuple[lxcconf.Pair, ...]) -> str:
 
 
 def _limits_off(seen: Seen, asked: Asked) -> bool:
-    return bool(cpuset.mismatch(asked.cpus, _parsed(seen.effective_cpus))) or not lxcconf.same_memory(asked.guest.memory_bytes, seen.effective_memory)
-
-
-def _parsed(listed: str) -> Tuple[int, ...]:
-    try:
-        return cpuset.parse(listed)
-    except cpuset.CpusetError:
-        return ()
+    return bool(cpuset.mismatch(asked.cpus, lxcguest.listed(seen.effective_cpus))) or not lxcconf.same_memory(
+        asked.guest.memory_bytes, seen.effective_memory
+    )
 
 
 def _steps(args: Mapping[str, Any], seen: Seen, asked: Asked, new: lxcconf.Converged, digest: str) -> Tuple[str, ...]:
@@ -242,10 +236,10 @@ def _steps(args: Mapping[str, Any], seen: Seen, asked: Asked, new: lxcconf.Conve
         steps.append("limits")
     if new.changed:
         steps.append("config")
-    start = args["state"] in NEEDS_START and (restart or not seen.running)
+    start = args["state"] == "started" and (restart or not seen.running)
     if start:
         steps.append("start")
-    elif seen.running and args["state"] in NEEDS_START and seen.systemd not in ("running", "degraded"):
+    elif seen.running and args["state"] == "started" and seen.systemd not in ("running", "degraded"):
         steps.append("wait")
     if args["gpu"] and (start or seen.linker != lxcguest.linker_wanted(seen.card)):
         steps.append("driver")
@@ -395,10 +389,6 @@ def _limits(args: Mapping[str, Any], todo: Todo, place: Place, host: Host) -> No
         _must(host, place.lxc("lxc-cgroup", name, found), f"setting {name} of {place.name} to {found} (its config is as it was)")
 
 
-def _config(args: Mapping[str, Any], todo: Todo, place: Place, host: Host) -> None:
-    host.write_text(place.path("config"), todo.config, mode=0o644)
-
-
 def _start(args: Mapping[str, Any], todo: Todo, place: Place, host: Host) -> Dict[str, Any]:
     _mark(host, place, {"started": todo.digest})
     if host.stat(place.path("log")) is not None:
@@ -449,7 +439,7 @@ def _no_driver(args: Mapping[str, Any], todo: Todo, place: Place, host: Host) ->
 def _read_back(asked: Asked, place: Place, host: Host) -> Dict[str, Any]:
     """What the kernel enforces; an error when it is not what was asked (cgroup v2 widens an impossible set without a word)."""
     cpus, memory = lxcguest.effective(host, place, asked.guest.controllers)
-    wrong = [cpuset.mismatch(asked.cpus, _parsed(cpus))]
+    wrong = [cpuset.mismatch(asked.cpus, lxcguest.listed(cpus))]
     if not lxcconf.same_memory(asked.guest.memory_bytes, memory):
         wrong.append(f"expected memory limit {asked.guest.memory_bytes}, found {memory or 'none'}")
     if any(wrong):
@@ -468,9 +458,13 @@ def _archive(args: Mapping[str, Any], todo: Todo, place: Place, host: Host) -> D
     part = target + ".part"
     host.write_bytes(part, b"", mode=0o600)
     folders = [folder.strip("/") for folder in todo.seen.state_folders]
-    _must(host, ["tar", "--numeric-owner", "-C", upper, "-czf", part, "--", *folders], f"archiving {', '.join(folders)} of {place.name}")
+    _must(
+        host,
+        ["tar", "--force-local", "--numeric-owner", "-C", upper, "-czf", part, "--", *folders],
+        f"archiving {', '.join(folders)} of {place.name}",
+    )
     # Reads every byte of the archive back and compares it with the files, before anything is removed.
-    _must(host, ["tar", "--numeric-owner", "-C", upper, "-dzf", part], f"the archive {part} differs from the files of {place.name}")
+    _must(host, ["tar", "--force-local", "--numeric-owner", "-C", upper, "-dzf", part], f"the archive {part} differs from the files of {place.name}")
     host.rename(part, target)
     stat = host.stat(target)
     return {"archive": {"path": target, "sha256": host.sha256(target), "size": stat.size if stat else 0, "folders": list(todo.seen.state_folders)}}
@@ -495,7 +489,7 @@ STEPS = {
     "restart": _stop,
     "stop": _stop,
     "limits": _limits,
-    "config": _config,
+    "config": lambda args, todo, place, host: host.write_text(place.path("config"), todo.config, mode=0o644),
     "start": _start,
     "wait": _wait,
     "driver": _driver,
