@@ -15,7 +15,8 @@ pub const PLASTICITY: &str = "none";
 
 /// The string of this binary on `connectome`.
 pub fn string(connectome: &Connectome) -> String {
-    [kernel_version(), connectome.index_space(), connectome.fingerprint(), PLASTICITY, state::FORMAT].join("/")
+    [kernel_version(), connectome.index_space(), connectome.fingerprint(), PLASTICITY, state::FORMAT]
+        .join("/")
 }
 
 /// First segment in which two strings differ.

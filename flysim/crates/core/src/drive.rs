@@ -68,23 +68,18 @@ impl Drive {
     /// Bit k is set when the neuron is kicked at `tick + k`; `ticks` is at most 32.
     #[inline]
     pub fn kick_mask(&self, tick: u64, ticks: usize, neuron: u32, threshold: u32) -> u32 {
-        kick_mask(self.seed, tick, ticks, neuron, threshold)
-    }
-}
-
-/// [`Drive::kick_mask`] for a caller that keeps only the seed.
-pub(crate) fn kick_mask(seed: u64, tick: u64, ticks: usize, neuron: u32, threshold: u32) -> u32 {
-    let mut mask = 0;
-    let last = tick + ticks as u64;
-    for quad in tick >> 2..=(last - 1) >> 2 {
-        let words = philox::quad(seed, quad, neuron);
-        for (at, &word) in (quad * 4..).zip(&words) {
-            if word < threshold && (tick..last).contains(&at) {
-                mask |= 1 << (at - tick);
+        let mut mask = 0;
+        let last = tick + ticks as u64;
+        for quad in tick >> 2..=(last - 1) >> 2 {
+            let words = philox::quad(self.seed, quad, neuron);
+            for (at, &word) in (quad * 4..).zip(&words) {
+                if word < threshold && (tick..last).contains(&at) {
+                    mask |= 1 << (at - tick);
+                }
             }
         }
+        mask
     }
-    mask
 }
 
 /// Probability of a kick in one tick, as a u32 threshold (2^32 would be certain; the last step is out of reach).
@@ -104,7 +99,10 @@ fn unknown_group(name: &str, connectome: &Connectome) -> String {
     let names: Vec<&str> = connectome.groups().iter().map(|g| g.name.as_str()).collect();
     let shown = names.iter().take(40).copied().collect::<Vec<_>>().join(" ");
     let more = names.len().saturating_sub(40);
-    format!("no group {name:?}; there are: {shown}{}", if more > 0 { format!(" and {more} more") } else { String::new() })
+    format!(
+        "no group {name:?}; there are: {shown}{}",
+        if more > 0 { format!(" and {more} more") } else { String::new() }
+    )
 }
 
 #[cfg(test)]

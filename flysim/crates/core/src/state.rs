@@ -80,7 +80,8 @@ impl State {
 
     /// Refuses what no run of `neurons` neurons could have produced. Backends rely on it.
     pub fn validate(&self, neurons: usize) -> Result<(), StateError> {
-        for (what, found) in [("v", self.v.len()), ("g", self.g.len()), ("refractory", self.refractory.len())] {
+        for (what, found) in [("v", self.v.len()), ("g", self.g.len()), ("refractory", self.refractory.len())]
+        {
             if found != neurons {
                 return Err(refuse(format!("length of {what}"), neurons, found));
             }

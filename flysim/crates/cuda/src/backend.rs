@@ -121,7 +121,9 @@ impl CudaBackend {
         let refuse = |reason: String| BackendError::Attach { device: format!("gpu {}", request.gpu), reason };
         let failed = |step: &str, e: DriverError| refuse(format!("{step}: {e:?}"));
         if !driver::is_present() {
-            return Err(refuse("libcuda.so.1 is not on this machine: is a driver installed, or its library bound in?".into()));
+            return Err(refuse(
+                "libcuda.so.1 is not on this machine: is a driver installed, or its library bound in?".into(),
+            ));
         }
         let identities = driver::identities().map_err(|e| failed("cuInit", e))?;
         let identity = select(&identities, request.gpu).map_err(&refuse)?;
@@ -133,7 +135,8 @@ impl CudaBackend {
             return Err(refuse(format!("{} has no cooperative launch", identity.name)));
         }
         let line = |windows: &Kernel, blocks, threads| attach_line(&identity, &ptx, windows, blocks, threads);
-        CudaBackend::build(&connectome, device, request.block_threads, line).map_err(|e| failed("setting up", e))
+        CudaBackend::build(&connectome, device, request.block_threads, line)
+            .map_err(|e| failed("setting up", e))
     }
 
     fn build(
@@ -172,7 +175,12 @@ impl CudaBackend {
         Ok(backend)
     }
 
-    fn run(&mut self, ticks: u64, report: &mut Report, mut hashes: Option<&mut Vec<u64>>) -> Result<(), DriverError> {
+    fn run(
+        &mut self,
+        ticks: u64,
+        report: &mut Report,
+        mut hashes: Option<&mut Vec<u64>>,
+    ) -> Result<(), DriverError> {
         let listed = report.watched.len();
         let end = self.tick + ticks;
         let per_window = plan::spikes_per_window(self.neurons, self.driven);
@@ -203,7 +211,8 @@ impl CudaBackend {
             self.memory.kick_list.write(part)?;
             let (mut kicks, mut awake) = (self.memory.kicks.address(), self.memory.awake.address());
             let (mut from, mut count) = (self.memory.kick_list.address(), part.len() as u32);
-            let mut arguments = [pointer(&mut kicks), pointer(&mut awake), pointer(&mut from), pointer(&mut count)];
+            let mut arguments =
+                [pointer(&mut kicks), pointer(&mut awake), pointer(&mut from), pointer(&mut count)];
             // SAFETY: fly_kick(u32*, u8*, const u64*, u32); neurons were checked by `inject`, bits are below 18.
             unsafe { self.kick.launch(64, 256, &mut arguments) }?;
             self.device.wait()?;
@@ -468,13 +477,22 @@ fn select(identities: &[Identity], wanted: &str) -> Result<Identity, String> {
         Err(_) => identities.iter().find(|i| bare(&i.uuid) == bare(wanted)),
     };
     found.cloned().ok_or_else(|| {
-        let there: Vec<String> = identities.iter().map(|i| format!("{} {} ({})", i.ordinal, i.uuid, i.name)).collect();
-        format!("no such device; there are: {}", if there.is_empty() { "none".into() } else { there.join(", ") })
+        let there: Vec<String> =
+            identities.iter().map(|i| format!("{} {} ({})", i.ordinal, i.uuid, i.name)).collect();
+        format!(
+            "no such device; there are: {}",
+            if there.is_empty() { "none".into() } else { there.join(", ") }
+        )
     })
 }
 
 /// Blocks and threads per block: all resident at once, and no more warps than there are groups.
-fn grid(device: &Device, kernel: &Kernel, groups: usize, threads: Option<u32>) -> Result<(u32, u32), DriverError> {
+fn grid(
+    device: &Device,
+    kernel: &Kernel,
+    groups: usize,
+    threads: Option<u32>,
+) -> Result<(u32, u32), DriverError> {
     let threads = threads.unwrap_or(MAX_BLOCK).clamp(32, MAX_BLOCK) / 32 * 32;
     let resident = device.multiprocessors()? * kernel.blocks_per_multiprocessor(threads)?.max(1);
     let useful = (groups as u32).div_ceil(threads / 32);

@@ -30,7 +30,9 @@ impl Ptx {
         let exact = format!("sm_{}{}.ptx", capability.0, capability.1);
         let file = match source {
             PtxSource::File(path) => Some(path.clone()),
-            PtxSource::Search(directories) => directories.iter().map(|d| d.join(&exact)).find(|p| p.is_file()),
+            PtxSource::Search(directories) => {
+                directories.iter().map(|d| d.join(&exact)).find(|p| p.is_file())
+            }
         };
         let ptx = match file {
             Some(path) => Ptx::read(&path)?,
@@ -58,17 +60,22 @@ impl Ptx {
             return Err(format!("PTX {origin}: holds a fused multiply-add; compile with --fmad=false"));
         }
         if !text.contains(&format!("// source sha256: {}", source_sha256())) {
-            return Err(format!("PTX {origin}: made from another flysim.cu than this binary; build it again"));
+            return Err(format!(
+                "PTX {origin}: made from another flysim.cu than this binary; build it again"
+            ));
         }
         Ok(Ptx { text, target, version, origin })
     }
 
     fn check_fits(&self, (major, minor): (i32, i32)) -> Result<(), String> {
-        let number = |t: &str| t.trim_start_matches("sm_").trim_end_matches('a').parse::<i32>().unwrap_or(i32::MAX);
+        let number =
+            |t: &str| t.trim_start_matches("sm_").trim_end_matches('a').parse::<i32>().unwrap_or(i32::MAX);
         let card = major * 10 + minor;
         if number(&self.target) > card || (self.target.ends_with('a') && number(&self.target) != card) {
             let Ptx { origin, target, .. } = self;
-            return Err(format!("PTX {origin}: target {target}, but the card is sm_{card}; build for ARCH=sm_{card}"));
+            return Err(format!(
+                "PTX {origin}: target {target}, but the card is sm_{card}; build for ARCH=sm_{card}"
+            ));
         }
         Ok(())
     }

@@ -7,11 +7,11 @@ use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use flysim_core::Drive;
 use flysim_core::connectome::Connectome;
 use flysim_core::cpu::CpuBackend;
 use flysim_core::spikes::{Kick, Spike};
 use flysim_core::state::State;
-use flysim_core::Drive;
 use flysim_testkit::{backend_trace, random_brain, random_kicks};
 
 const SLOTS: usize = 36;
@@ -45,7 +45,8 @@ fn launches(ticks: u64, lengths: &[u64], kicks: &[Kick], hashed: bool) -> Vec<La
         if at == ticks {
             break;
         }
-        let within = |end: u64| kicks.iter().copied().filter(|k| (at..end).contains(&k.tick)).collect::<Vec<_>>();
+        let within =
+            |end: u64| kicks.iter().copied().filter(|k| (at..end).contains(&k.tick)).collect::<Vec<_>>();
         let mut end = ticks.min(at + length);
         if !within(end).is_empty() {
             end = end.min(at + 18);
@@ -64,7 +65,8 @@ fn input(c: &Connectome, drive: &Drive, grid: (u64, u64), plan: &[Launch]) -> Ve
     let (n, groups) = (c.neurons(), c.neurons().div_ceil(32));
     let stride = groups * 32;
     let mut out = Vec::new();
-    let header = [n as u64, groups as u64, c.edges() as u64, 0, drive.seed, grid.0, grid.1, 16 * n as u64 + 1024];
+    let header =
+        [n as u64, groups as u64, c.edges() as u64, 0, drive.seed, grid.0, grid.1, 16 * n as u64 + 1024];
     bytes(&mut out, &header, |x| x.to_le_bytes().into());
     bytes(&mut out, &vec![-52.0f64; stride], |x| x.to_le_bytes().into());
     bytes(&mut out, &vec![0.0f64; stride], |x| x.to_le_bytes().into());

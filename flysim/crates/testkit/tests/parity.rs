@@ -10,7 +10,9 @@ const TICKS: u64 = 700;
 
 #[test]
 fn windows_equal_ticks_on_random_graphs() {
-    for (seed, neurons, degree) in [(1, 1, 1), (2, 15, 4), (3, 17, 6), (4, 200, 12), (5, 333, 20), (6, 1000, 8)] {
+    for (seed, neurons, degree) in
+        [(1, 1, 1), (2, 15, 4), (3, 17, 6), (4, 200, 12), (5, 333, 20), (6, 1000, 8)]
+    {
         let brain = random_brain(seed, neurons, degree);
         let drive = Drive::parse("driven:80", seed, &brain).unwrap();
         let kicks = random_kicks(seed, neurons, TICKS, 60);

@@ -48,8 +48,9 @@ impl Parts {
             if from as usize >= neurons || to as usize >= neurons || contacts == 0 {
                 return Err(format!("edge {from} -> {to} with {contacts} contacts among {neurons} neurons"));
             }
-            let narrow = i16::try_from(contacts)
-                .map_err(|_| format!("edge {from} -> {to} has {contacts} contacts; this format holds 16 bits"))?;
+            let narrow = i16::try_from(contacts).map_err(|_| {
+                format!("edge {from} -> {to} has {contacts} contacts; this format holds 16 bits")
+            })?;
             self.offsets[from as usize + 1] += 1;
             self.targets.push(to);
             self.counts.push(narrow);

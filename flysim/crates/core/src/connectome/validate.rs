@@ -162,7 +162,8 @@ impl Checker<'_> {
         match sums.iter().position(|&s| s > i32::MAX as u64) {
             Some(i) => {
                 let found = format!("{} at neuron {i}", sums[i]);
-                let expected = format!("sum of |contacts| per target at most {} ({DELAY_TICKS}-tick ring)", i32::MAX);
+                let expected =
+                    format!("sum of |contacts| per target at most {} ({DELAY_TICKS}-tick ring)", i32::MAX);
                 Err(self.error("counts", expected, found))
             }
             None => Ok(()),

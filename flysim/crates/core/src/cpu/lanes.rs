@@ -68,13 +68,31 @@ impl Block {
             self.g[l] == 0.0 && self.refractory[l] == 0 && stepped == self.v[l]
         })
     }
+}
 
-    fn hash(&self, span: &Span, spiked: u32) -> u64 {
+/// The lanes' state while it is in registers. Passed by value to the rare paths, so that the loop need not spill it.
+#[derive(Clone, Copy)]
+struct Lanes {
+    v: [f64; LANES],
+    g: [f64; LANES],
+    /// Refractory ticks left, counted from the start of the window: after tick k, `until - (k + 1)` are left.
+    until: [i32; LANES],
+}
+
+impl Lanes {
+    fn of(block: &Block) -> Lanes {
+        Lanes { v: block.v, g: block.g, until: block.refractory }
+    }
+
+    fn refractory_after(&self, lane: usize, k: usize) -> i32 {
+        (self.until[lane] - (k as i32 + 1)).max(0)
+    }
+
+    fn hash(&self, span: &Span, k: usize, spiked: u32) -> u64 {
         (0..span.lanes).fold(0, |sum: u64, l| {
-            let refractory = self.refractory[l] as u8;
-            let share =
-                hash::neuron(span.first + l as u32, self.v[l], self.g[l], refractory, spiked >> l & 1 == 1);
-            sum.wrapping_add(share)
+            let refractory = self.refractory_after(l, k) as u8;
+            let (index, spiked) = (span.first + l as u32, spiked >> l & 1 == 1);
+            sum.wrapping_add(hash::neuron(index, self.v[l], self.g[l], refractory, spiked))
         })
     }
 }
@@ -82,7 +100,8 @@ impl Block {
 /// Adds the hash of a block that sleeps through the span.
 pub(super) fn asleep(block: &Block, span: &Span, out: &mut Outcome) {
     if let Some(hashes) = &mut out.hashes {
-        let share = block.hash(span, 0);
+        // A sleeper has no refractory ticks left, so every tick of the span has the same share.
+        let share = Lanes::of(block).hash(span, 0, 0);
         hashes[..span.ticks].iter_mut().for_each(|h| *h = h.wrapping_add(share));
     }
 }
@@ -91,76 +110,67 @@ pub(super) fn asleep(block: &Block, span: &Span, out: &mut Outcome) {
 #[inline(always)]
 pub(super) fn window(block: &mut Block, span: &Span, out: &mut Outcome) {
     let kicked = span.kicks.map_or(0, |k| k.iter().fold(0, |all, m| all | m));
+    let kicked = if out.hashes.is_some() { u32::MAX } else { kicked };
+    let mut lanes = Lanes::of(block);
+    let mut slot = slot(span.tick);
     for k in 0..span.ticks {
-        let hot = step(block);
-        let spiked = if hot { crossed(block) } else { 0 };
-        let slot = slot(span.tick + k as u64);
+        let hot = step(&mut lanes);
         if span.due >> slot & 1 == 1 {
-            arrive(block, slot);
+            arrive(&mut lanes, &mut block.ring[slot], k);
         }
-        if kicked >> k & 1 == 1 {
-            kick(block, span, k);
+        if hot || kicked >> k & 1 == 1 {
+            lanes = rare(lanes, &block.period, span, k, out);
         }
-        if spiked != 0 {
-            reset(block, span, spiked, k, &mut out.emitted);
-        }
-        if let Some(hashes) = &mut out.hashes {
-            hashes[k] = hashes[k].wrapping_add(block.hash(span, spiked));
-        }
+        slot = if slot + 1 == WINDOW { 0 } else { slot + 1 };
+    }
+    (block.v, block.g) = (lanes.v, lanes.g);
+    for l in 0..LANES {
+        block.refractory[l] = (lanes.until[l] - span.ticks as i32).max(0);
     }
 }
 
 /// State update of all lanes; true when one is above threshold. A refractory lane is stepped as well: it rests at
 /// v = reset = rest and g = 0, where the step changes nothing.
 #[inline(always)]
-fn step(block: &mut Block) -> bool {
+fn step(lanes: &mut Lanes) -> bool {
     let mut above = [0u64; LANES];
     for l in 0..LANES {
-        let v = V_REST_MV + (block.v[l] - V_REST_MV) * A + block.g[l] * C;
-        let g = block.g[l] * B;
-        block.v[l] = v;
-        block.g[l] = if g.abs() < G_FLUSH_MV { 0.0 } else { g };
+        let v = V_REST_MV + (lanes.v[l] - V_REST_MV) * A + lanes.g[l] * C;
+        let g = lanes.g[l] * B;
+        lanes.v[l] = v;
+        lanes.g[l] = if g.abs() < G_FLUSH_MV { 0.0 } else { g };
         above[l] = u64::from(v > V_THRESHOLD_MV);
-    }
-    for l in 0..LANES {
-        block.refractory[l] = (block.refractory[l] - 1).max(0);
     }
     above.iter().fold(0, |any, a| any | a) != 0
 }
 
-#[inline(never)]
-fn crossed(block: &Block) -> u32 {
-    (0..LANES).fold(0, |mask, l| mask | u32::from(block.v[l] > V_THRESHOLD_MV) << l)
-}
-
 /// Adds the input of a slot and empties it. A neuron that is refractory or spikes in this tick drops it.
 #[inline(always)]
-fn arrive(block: &mut Block, slot: usize) {
-    let contacts = std::mem::replace(&mut block.ring[slot], [0; LANES]);
+fn arrive(lanes: &mut Lanes, ring: &mut [i32; LANES], k: usize) {
+    let contacts = std::mem::replace(ring, [0; LANES]);
     for l in 0..LANES {
-        let open = block.refractory[l] == 0 && block.v[l] <= V_THRESHOLD_MV;
+        let open = lanes.until[l] <= k as i32 + 1 && lanes.v[l] <= V_THRESHOLD_MV;
         // Adding +0.0 is no change: g is never -0.0, the flush sees to that.
-        block.g[l] += if open { WEIGHT_MV * f64::from(contacts[l]) } else { 0.0 };
+        lanes.g[l] += if open { WEIGHT_MV * f64::from(contacts[l]) } else { 0.0 };
     }
 }
 
+/// Kicks, resets, and the hash of the tick: what most ticks of most blocks do without.
 #[inline(never)]
-fn kick(block: &mut Block, span: &Span, k: usize) {
-    let Some(kicks) = span.kicks else { return };
+fn rare(mut lanes: Lanes, period: &[i32; LANES], span: &Span, k: usize, out: &mut Outcome) -> Lanes {
+    let spiked = (0..LANES).fold(0, |mask, l| mask | u32::from(lanes.v[l] > V_THRESHOLD_MV) << l);
     for l in 0..LANES {
-        let open = block.refractory[l] == 0 && block.v[l] <= V_THRESHOLD_MV;
-        if open && kicks[l] >> k & 1 == 1 {
-            block.v[l] += KICK_MV;
+        if spiked >> l & 1 == 1 {
+            lanes.v[l] = V_RESET_MV;
+            lanes.g[l] = 0.0;
+            lanes.until[l] = period[l] + k as i32 + 1;
+            out.emitted.push(Emitted { neuron: span.first + l as u32, after: k as u8 });
+        } else if span.kicks.is_some_and(|kicks| kicks[l] >> k & 1 == 1) && lanes.until[l] <= k as i32 + 1 {
+            lanes.v[l] += KICK_MV;
         }
     }
-}
-
-#[inline(never)]
-fn reset(block: &mut Block, span: &Span, spiked: u32, k: usize, emitted: &mut Vec<Emitted>) {
-    for l in (0..LANES).filter(|l| spiked >> l & 1 == 1) {
-        block.v[l] = V_RESET_MV;
-        block.g[l] = 0.0;
-        block.refractory[l] = block.period[l];
-        emitted.push(Emitted { neuron: span.first + l as u32, after: k as u8 });
+    if let Some(hashes) = &mut out.hashes {
+        hashes[k] = hashes[k].wrapping_add(lanes.hash(span, k, spiked));
     }
+    lanes
 }

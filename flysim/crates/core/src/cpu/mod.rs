@@ -5,6 +5,7 @@
 //! window before into its own neurons' ring, then runs its own neurons through the window; there is one join per
 //! window and no lock. All sums between neurons are integers, so the number of threads cannot change a bit.
 
+mod kicks;
 mod lanes;
 mod partition;
 pub mod simd;
@@ -57,7 +58,17 @@ impl CpuBackend {
         let partitions = split(connectome.neurons(), pool.current_num_threads());
         let tally = Tally::new(&connectome);
         let emitted = partitions.iter().map(|_| Vec::new()).collect();
-        Ok(CpuBackend { connectome, pool, level, tick: 0, seed: 0, partitions, emitted, emitted_from: 0, tally })
+        Ok(CpuBackend {
+            connectome,
+            pool,
+            level,
+            tick: 0,
+            seed: 0,
+            partitions,
+            emitted,
+            emitted_from: 0,
+            tally,
+        })
     }
 
     fn run(&mut self, ticks: u64, report: &mut Report, mut hashes: Option<&mut Vec<u64>>) {

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The neurons of one thread: it alone writes them and their part of the delay ring, so nothing is locked.
 
+use super::kicks::Batch;
 use super::lanes::{self, Block, Emitted, LANES, Outcome, Span};
 use super::simd::{self, Level};
 use crate::connectome::Connectome;
-use crate::drive::{self, Drive};
+use crate::drive::Drive;
 use crate::params::{DELAY_TICKS, REFRACTORY_TICKS, WINDOW};
 use crate::spikes::Kick;
 use crate::state::{Pending, State, slot};
@@ -21,7 +22,7 @@ pub(super) struct Partition {
     blocks: Vec<Block>,
     flags: Vec<u32>,
     kicks: Vec<[u32; LANES]>,
-    driven: Vec<(u32, u32)>,
+    driven: Vec<Batch>,
     injected: Vec<Kick>,
     pub(super) outcome: Outcome,
 }
@@ -115,8 +116,9 @@ impl Partition {
 
     fn gather_kicks(&mut self, window: &Window) {
         for i in 0..self.driven.len() {
-            let (neuron, threshold) = self.driven[i];
-            self.kick(neuron, drive::kick_mask(window.seed, window.tick, window.ticks, neuron, threshold));
+            let batch = self.driven[i];
+            let masks = simd::kick_masks(window.level, &batch, window.seed, window.tick, window.ticks);
+            batch.neurons.iter().zip(masks).for_each(|(&neuron, mask)| self.kick(neuron, mask));
         }
         let end = window.tick + window.ticks as u64;
         let now = self.injected.partition_point(|k| k.tick < end);
@@ -138,9 +140,10 @@ impl Partition {
     }
 
     pub(super) fn set_drive(&mut self, drive: &Drive) {
-        self.driven = drive.neurons.iter().copied().filter(|d| self.holds(d.0)).collect();
+        let driven: Vec<(u32, u32)> = drive.neurons.iter().copied().filter(|d| self.holds(d.0)).collect();
+        self.driven = Batch::of(&driven);
         self.blocks.iter_mut().for_each(|b| b.period = [i32::from(REFRACTORY_TICKS); LANES]);
-        for &(neuron, _) in &self.driven {
+        for (neuron, _) in driven {
             let local = (neuron - self.first) as usize;
             self.blocks[local / LANES].period[local % LANES] = 0;
         }
@@ -165,7 +168,8 @@ impl Partition {
     /// Appends what is due at `tick`, in the order of neurons.
     pub(super) fn export_due(&self, tick: u64, pending: &mut Vec<Pending>) {
         let slot = slot(tick);
-        for (index, block) in self.blocks.iter().enumerate().filter(|(i, _)| self.flags[*i] >> slot & 1 == 1) {
+        for (index, block) in self.blocks.iter().enumerate().filter(|(i, _)| self.flags[*i] >> slot & 1 == 1)
+        {
             for (lane, &contacts) in block.ring[slot].iter().enumerate().filter(|(_, c)| **c != 0) {
                 let neuron = self.first + (index * LANES + lane) as u32;
                 pending.push(Pending { tick, neuron, contacts });

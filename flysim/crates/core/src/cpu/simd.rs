@@ -5,7 +5,9 @@
 //! never fuses by itself, so every choice gives the same bits.
 #![allow(unsafe_code)]
 
+use super::kicks::{self, Batch};
 use super::lanes::{self, Block, Outcome, Span};
+use crate::philox::BATCH;
 
 /// The instruction sets that the kernel was compiled for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,6 +45,23 @@ pub(super) fn window(level: Level, block: &mut Block, span: &Span, out: &mut Out
         // SAFETY: Avx2 is constructed above only after the processor was asked for it.
         Level::Avx2 => unsafe { window_avx2(block, span, out) },
     }
+}
+
+/// Kicks of one batch in a window, at `level` as above.
+#[inline]
+pub(super) fn kick_masks(level: Level, batch: &Batch, seed: u64, tick: u64, ticks: usize) -> [u32; BATCH] {
+    match level {
+        Level::Baseline => kicks::masks(batch, seed, tick, ticks),
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: Avx2 is constructed above only after the processor was asked for it.
+        Level::Avx2 => unsafe { kick_masks_avx2(batch, seed, tick, ticks) },
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2")]
+fn kick_masks_avx2(batch: &Batch, seed: u64, tick: u64, ticks: usize) -> [u32; BATCH] {
+    kicks::masks(batch, seed, tick, ticks)
 }
 
 #[cfg(target_arch = "x86_64")]

@@ -24,7 +24,10 @@ pub fn attach(
         Some(path) => PtxSource::File(path.to_path_buf()),
         None => PtxSource::Search(release_directories()),
     };
-    Ok(Box::new(CudaBackend::attach(connectome, &Request { gpu, ptx: source, block_threads: block_threads() })?))
+    Ok(Box::new(CudaBackend::attach(
+        connectome,
+        &Request { gpu, ptx: source, block_threads: block_threads() },
+    )?))
 }
 
 /// Threads per block, for measurements only: `FLY_CUDA_BLOCK`.
