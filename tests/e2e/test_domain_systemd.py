@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -190,10 +189,3 @@ def test_a_lock_in_the_guest_is_seen_by_the_next_run(bed: Bed) -> None:
     assert refused["holder"] == "pid 1, root, since 12:00, invoke deploy"
     bed.guest.run("systemctl", "stop", "hold")
     assert bed.module("lock", path="/var/lib/flyops/lock", holder="me")["held"]
-
-
-def test_paths_of_this_file() -> None:
-    """The unit of the lead's templates runs what `restore_steps` says."""
-    template = Path(__file__).parents[2] / "templates/flyops-restore.service.j2"
-    if template.exists():
-        assert "--module settings_receipt" in template.read_text()

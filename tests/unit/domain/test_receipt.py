@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -111,3 +112,14 @@ def test_restore_steps():
     supervisor = receipt.restore_steps("supervisor", "/b", "/r.json", "/etc/fly/supervisord.conf")
     assert supervisor[-1] == ("supervisorctl", "-c", "/etc/fly/supervisord.conf", "restart", "flysim", "flypage")
     assert receipt.restore_args("/var/lib/flyops/receipts", "gpu")["state"] == "restored"
+
+
+def test_the_units_of_the_templates_run_these_steps():
+    """Templates and this function say the same: one of them changed alone would leave a guest without its way back."""
+    text = (Path(__file__).parents[3] / "templates/flyops-restore.service.j2").read_text()
+    ran = [line.partition("=")[2].split() for line in text.splitlines() if line.startswith("ExecStart=")]
+    steps = receipt.restore_steps("systemd", "/s/restore.pyz", "/s/restore.json")
+    assert len(ran) == len(steps)
+    for words, step in zip(ran, steps, strict=True):
+        line = " ".join(words).replace("{{ flyops_state }}", "/s").replace("-I -S ", "")
+        assert line.endswith(" ".join(step))
