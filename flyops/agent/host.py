@@ -36,12 +36,16 @@ def _no_blob(sha256: str) -> str:
     raise ModuleError(f"file {sha256} was not offered with this task")
 
 
+def _no_note(text: str) -> None:
+    """Nobody listens."""
+
+
 class RealHost:
     """This machine, as flyops.model.host.Host describes it."""
 
     check = False
 
-    def __init__(self, fetch_blob: Callable[[str], str] = _no_blob, note: Callable[[str], None] = lambda text: None) -> None:
+    def __init__(self, fetch_blob: Callable[[str], str] = _no_blob, note: Callable[[str], None] = _no_note) -> None:
         self.env: Dict[str, str] = {}  # the task's `environment`
         self._fetch_blob = fetch_blob
         self._note = note

@@ -47,7 +47,7 @@ class Plain:
         self._banner(f"{'RUNNING HANDLER' if event.handler else 'TASK'} [{event.task}]")
 
     def _on_result(self, event: Event) -> None:
-        if event.text == "looped" and event.status not in ("skipped",):
+        if event.text == "looped" and event.status != "skipped":
             if event.status == "ignored":
                 self.line("...ignoring", event.status)
             return

@@ -64,7 +64,7 @@ class HostRun:
                 queue.popleft()
             elif registry.find_action(node.module) is not None:
                 queue.popleft()
-                queue.extendleft(reversed(self._action(node, context)))
+                queue.extendleft(reversed(self.action(node, context)))
             else:
                 self._segment(queue)
         return self.host.goes_on
@@ -74,7 +74,7 @@ class HostRun:
         if not context.handler:
             if not selected(task.inherit.tags, run.only_tags, run.skip_tags):
                 return False
-            place = (self.play.number, (context.order + task.order)[0] if task.order or context.order else 0)
+            place = (self.play.number, (*context.order, *task.order, 0)[0])
             if run.start_at is not None and place < run.start_at and task.module != "setup":
                 return False
         return run.confirm is None or run.confirm(f"{self.host.name}: {task.title}")
@@ -88,7 +88,7 @@ class HostRun:
         if block.always and not host.unreachable and not host.ended:
             failure, host.failure = host.failure, None
             self.entries([(node, context) for node in block.always])
-            host.failure = host.failure or failure
+            host.keep_failure(failure)
 
     # tasks of the controller
 
@@ -96,7 +96,7 @@ class HostRun:
         """What the task sees."""
         return scope_for(self.run, self.play, self.host, task, context)
 
-    def _action(self, task: Task, context: Context) -> list[Entry]:
+    def action(self, task: Task, context: Context) -> list[Entry]:
         """Run a controller module, item by item; the entries that an include brings."""
         order = context.order + task.order
         scope = self.scope(task, context)

@@ -58,12 +58,14 @@ class PlayRun:
             self._vars_files(host)
         gathers = self._gather_task()
         first: list[Node] = [gathers] if gathers else []
-        for section in (self.play.pre_tasks, self.play.tasks, self.play.post_tasks):
+        sections = [section for section in (self.play.pre_tasks, self.play.tasks, self.play.post_tasks) if section]
+        for section in sections or [()]:  # the facts travel with the first tasks that there are
             if self.state.aborted or self.state.ended:
                 break
             self.nodes([(node, Context()) for node in [*first, *section]], hosts)
             first = []
             self.flush(hosts)
+        self._check_limits(None)
         self._report_lost(hosts)
 
     def _vars_files(self, host: HostState) -> None:
@@ -187,7 +189,7 @@ class PlayRun:
         taking: list[HostState] = []
         entries: list[Entry] = []
         for host in live:
-            found = HostRun(self.run, self.state, host, sequencer, self.effects)._action(task, context) if self._chosen(task) else []
+            found = HostRun(self.run, self.state, host, sequencer, self.effects).action(task, context) if self._chosen(task) else []
             sequencer.done(host.name)
             if found:
                 taking.append(host)
@@ -212,17 +214,18 @@ class PlayRun:
                 host.failure = None
             self.nodes([(node, context) for node in block.always], ending)
             for host in ending:
-                host.failure = host.failure or failures[host.name]
+                host.keep_failure(failures[host.name])
 
-    def _check_limits(self, node: Node) -> None:
+    def _check_limits(self, node: Node | None) -> None:
         """any_errors_fatal and max_fail_percentage; an unreachable host counts as failed in both."""
         batch = [self.run.host(name) for name in self.state.batch]
         down = [host for host in batch if host.failure is not None or host.unreachable]
         if not down:
             return
-        if isinstance(node, Task) and node.option("any_errors_fatal") not in (None, False):
-            if to_bool(render(node.option("any_errors_fatal"), scope_for(self.run, self.state, down[0], node))):
-                self._abort("any_errors_fatal")
+        options = node.inherit.options if isinstance(node, Task) else self.play.inherit.options
+        fatal = options.get("any_errors_fatal", False)
+        if fatal is not False and to_bool(render(fatal, scope_for(self.run, self.state, down[0]))):
+            self._abort("any_errors_fatal")
         limit = self.play.max_fail_percentage
         if limit is not None:
             percentage = float(render(limit, scope_for(self.run, self.state, batch[0])))
@@ -250,7 +253,7 @@ class PlayRun:
                 break
             self._run_handlers(work)
         for name, failure in failures.items():
-            self.run.host(name).failure = self.run.host(name).failure or failure
+            self.run.host(name).keep_failure(failure)
 
     def _run_handlers(self, work: dict[str, Sequence[Entry]]) -> None:
         live = [self.run.host(name) for name in work]

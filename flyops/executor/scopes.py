@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import flyops
@@ -15,6 +15,8 @@ from flyops.loading.lookups import OMIT
 from flyops.loading.playbook import Inherit, Task
 from flyops.loading.templating import has_template, render, render_variable
 from flyops.loading.variables import Scope
+
+VERSION = {"full": "2.19.0", "major": 2, "minor": 19, "revision": 0, "string": "2.19.0"}  # of the language, for playbooks that ask
 
 
 def scope_for(run: RunState, state: PlayState | None, host: HostState, task: Task | None = None, context: Context = Context()) -> Scope:  # noqa: B008
@@ -33,7 +35,7 @@ def scope_for(run: RunState, state: PlayState | None, host: HostState, task: Tas
         *inner,
         host.play_files,
         *inherit.vars[len(inherit.vars) - outer_count :],
-        {"ansible_facts": _short_facts(host.facts)} if host.facts else {},
+        Lazy({"ansible_facts": lambda: _short_facts(host.facts)}) if host.facts else {},
         host.facts,
         run.inventory.variables_of(host.name, playbook_dir),
     )
@@ -56,46 +58,74 @@ def folders_of(task_dir: str, playbook_dir: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(os.path.normpath(place) for place in places))
 
 
+class Lazy(Mapping[str, Any]):
+    """Values that are worked out when a template asks for them: most tasks ask for none."""
+
+    def __init__(self, makers: dict[str, Callable[[], Any]]) -> None:
+        self._makers = makers
+
+    def __getitem__(self, name: str) -> Any:
+        return self._makers[name]()
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._makers
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._makers)
+
+    def __len__(self) -> int:
+        return len(self._makers)
+
+
 def _short_facts(facts: Mapping[str, Any]) -> dict[str, Any]:
     return {key.removeprefix("ansible_"): value for key, value in facts.items()}
 
 
-def _magic(run: RunState, state: PlayState | None, host: HostState) -> dict[str, Any]:
-    members = run.inventory.members()
-    alive = [name for name in (state.hosts if state else []) if run.host(name).goes_on]
-    magic: dict[str, Any] = {
+def _magic(run: RunState, state: PlayState | None, host: HostState) -> Lazy:
+    inventory = run.inventory
+    fixed = {
         "inventory_hostname": host.name,
         "inventory_hostname_short": host.name.split(".")[0],
-        "group_names": sorted(name for name, hosts in members.items() if host.name in hosts and name != "all"),
-        "groups": {name: list(hosts) for name, hosts in members.items()},
-        "hostvars": HostVars(lambda: run.inventory.hosts, lambda name: scope_for(run, state, run.host(name))),
         "ansible_check_mode": run.run.check,
         "ansible_diff_mode": run.run.diff,
         "ansible_verbosity": run.verbosity,
-        "ansible_version": {"full": "2.19.0", "major": 2, "minor": 19, "revision": 0, "string": "2.19.0"},
+        "ansible_version": VERSION,
         "flyops_version": flyops.__version__,
-        "ansible_run_tags": sorted(run.only_tags),
-        "ansible_skip_tags": sorted(run.skip_tags),
         "ansible_forks": run.forks,
         "omit": OMIT,
-        "environment_of_controller": {},
     }
-    magic.pop("environment_of_controller")
+    makers: dict[str, Callable[[], Any]] = {name: _give(value) for name, value in fixed.items()}
+    makers |= {
+        "group_names": lambda: sorted(name for name, hosts in inventory.members().items() if host.name in hosts and name != "all"),
+        "groups": lambda: {name: list(hosts) for name, hosts in inventory.members().items()},
+        "hostvars": lambda: HostVars(lambda: inventory.hosts, lambda name: scope_for(run, state, run.host(name))),
+        "ansible_run_tags": lambda: sorted(run.only_tags),
+        "ansible_skip_tags": lambda: sorted(run.skip_tags),
+    }
     if run.limit:
-        magic["ansible_limit"] = run.limit
-    if run.inventory.sources:
-        source = os.path.abspath(run.inventory.sources[0])
-        magic |= {"inventory_file": source, "inventory_dir": source if os.path.isdir(source) else os.path.dirname(source)}
-    if state:
-        magic |= {
-            "play_hosts": alive,
-            "ansible_play_hosts": alive,
-            "ansible_play_hosts_all": list(state.hosts),
-            "ansible_play_batch": [name for name in state.batch if run.host(name).goes_on],
-            "ansible_play_name": state.play.title,
-            "playbook_dir": os.path.abspath(state.play.folder or "."),
-        }
-    return magic
+        makers["ansible_limit"] = lambda: run.limit
+    if inventory.sources:
+        source = os.path.abspath(inventory.sources[0])
+        makers |= {"inventory_file": lambda: source, "inventory_dir": lambda: source if os.path.isdir(source) else os.path.dirname(source)}
+    return Lazy({**makers, **_play_magic(run, state)} if state else makers)
+
+
+def _play_magic(run: RunState, state: PlayState) -> dict[str, Callable[[], Any]]:
+    def alive(names: list[str]) -> list[str]:
+        return [name for name in names if run.host(name).goes_on]
+
+    return {
+        "play_hosts": lambda: alive(state.hosts),
+        "ansible_play_hosts": lambda: alive(state.hosts),
+        "ansible_play_hosts_all": lambda: list(state.hosts),
+        "ansible_play_batch": lambda: alive(state.batch),
+        "ansible_play_name": lambda: state.play.title,
+        "playbook_dir": lambda: os.path.abspath(state.play.folder or "."),
+    }
+
+
+def _give(value: Any) -> Callable[[], Any]:
+    return lambda: value
 
 
 def load_vars_files(run: RunState, state: PlayState, host: HostState, facts_known: bool) -> None:

@@ -49,6 +49,11 @@ class HostState:
         """Whether it runs the next task."""
         return self.failure is None and not self.unreachable and not self.ended
 
+    def keep_failure(self, before: dict[str, Any] | None) -> None:
+        """A failure from before an `always` or a forced handler, unless that failed itself."""
+        if self.failure is None:
+            self.failure = before
+
     def counters(self) -> dict[str, int]:
         """For the recap."""
         return {name: self.unreachable_count if name == "unreachable" else getattr(self, name) for name in COUNTERS}

@@ -33,7 +33,7 @@ def check_variables(playbook: Playbook, parser: Parser, inventory: Inventory, ex
         names, is_open = _defined(play, tasks)
         earlier |= names
         if is_open:
-            return  # names come from where only the run can look
+            break  # names come from where only the run can look
         known = shared | earlier | _beside(play, inventory)
         for task in tasks:
             _check_task(task, known, problems)

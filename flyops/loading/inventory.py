@@ -74,9 +74,13 @@ class Inventory:
             if name not in group.hosts:
                 group.hosts.append(name)
                 new = True
+        self.changed()
+        return new
+
+    def changed(self) -> None:
+        """Forget what was worked out."""
         self._members = None
         self._cache.clear()
-        return new
 
     def groups_of(self, host: str) -> list[str]:
         """Names of a host's groups without `all`, lowest priority first: by depth, then priority, then name."""
@@ -212,7 +216,7 @@ def _read(path: Path, inventory: Inventory, problems: Problems) -> None:
 
 def _read_group(name: str, body: Any, pos: Pos, inventory: Inventory, problems: Problems, parents: tuple[str, ...]) -> None:
     group = inventory.groups.setdefault(name, Group(name))
-    inventory._members = None
+    inventory.changed()
     if body is None:
         return
     if not isinstance(body, Map):
@@ -227,13 +231,13 @@ def _read_group(name: str, body: Any, pos: Pos, inventory: Inventory, problems: 
         elif key == "vars":
             group.vars.update(value or {})
         elif key == "hosts":
-            for pattern, variables in value.items() if value else ():
-                _read_host(str(pattern), variables, value.at(pattern), group, inventory, problems)
+            for pattern, variables in (value or Map()).items():
+                _read_host(str(pattern), variables, (value or Map()).at(pattern), group, inventory, problems)
         else:
-            for child, below in value.items() if value else ():
+            for child, below in (value or Map()).items():
                 if child not in group.children:
                     group.children.append(str(child))
-                _read_group(str(child), below, value.value_at(child), inventory, problems, (*parents, name))
+                _read_group(str(child), below, (value or Map()).value_at(child), inventory, problems, (*parents, name))
 
 
 def _read_host(pattern: str, variables: Any, pos: Pos, group: Group, inventory: Inventory, problems: Problems) -> None:

@@ -265,7 +265,7 @@ class Parser:
             self.problems.add(f"register: {register!r} is no variable name", item.value_at("register"), "letters, digits and _ only, no digit first")
         loop_name = "loop" if "loop" in item else "with_items"
         inherit = self._inherit(item, outer)
-        task = Task(
+        return Task(
             module=module,
             args=args,
             pos=item.pos,
@@ -287,7 +287,6 @@ class Parser:
             folder=folder,
             texts=tuple(_texts(item, inherit)),
         )
-        return task
 
     def _loop_control(self, item: Map) -> Mapping[str, Any]:
         control = item.get("loop_control") or {}
@@ -436,9 +435,11 @@ def _texts(item: Map, inherit: Inherit) -> list[str]:
     that = item.get("assert", item.get("ansible.builtin.assert"))
     if isinstance(that, dict):
         conditions += _as_list(that.get("that"))
-    for value in conditions:
-        if isinstance(value, str) and value.strip():
-            out.append(value if has_template(value) else Text("{{ " + value + " }}", getattr(value, "pos", item.pos)))
+    out += [
+        value if has_template(value) else Text("{{ " + value + " }}", getattr(value, "pos", item.pos))
+        for value in conditions
+        if isinstance(value, str) and value.strip()
+    ]
     var = item.get("debug", item.get("ansible.builtin.debug"))
     if isinstance(var, dict) and isinstance(var.get("var"), str):
         out.append(Text("{{ (" + str(var["var"]) + ") is defined }}", item.pos))

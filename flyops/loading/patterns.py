@@ -19,7 +19,7 @@ def split(pattern: str | Sequence[str]) -> list[str]:
         return [part for item in pattern for part in split(str(item))]
     if "," in pattern:
         return [part for item in pattern.split(",") for part in split(item.strip())]
-    if pattern.startswith("~") or pattern.startswith("@"):
+    if pattern.startswith(("~", "@")):
         return [pattern]
     return [part for part in re.split(r":(?![^\[]*\])", pattern) if part]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from difflib import get_close_matches
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from flyops.errors import LoadError
 
@@ -30,7 +30,7 @@ class Text(str):
     __slots__ = ("pos",)
     pos: Pos
 
-    def __new__(cls, value: str, pos: Pos = NOWHERE) -> Text:
+    def __new__(cls, value: str, pos: Pos = NOWHERE) -> Self:
         made = super().__new__(cls, value)
         made.pos = pos
         return made

@@ -21,6 +21,10 @@ class Recursion(ValueError):
     """A variable that needs itself."""
 
 
+def _forget(value: Any) -> None:
+    """Nobody masks."""
+
+
 class Scope:
     """What one task of one host can see.
 
@@ -36,7 +40,7 @@ class Scope:
         self.pending_facts = False
         self.pending_files = False  # a task on its way may write files of this machine: no look-up may read one yet
         self.folders: tuple[str, ...] = ()  # where relative files are looked for
-        self.on_secret: Callable[[Any], None] = lambda value: None
+        self.on_secret: Callable[[Any], None] = _forget
         self.secret_names: frozenset[str] = frozenset()
 
     def raw(self, name: str) -> Any:
@@ -69,7 +73,7 @@ class Scope:
 
     def get(self, name: str, default: Any = None) -> Any:
         """The ready value, or the default."""
-        return self[name] if name in self else default
+        return self[name] if name in self else default  # noqa: SIM401 - this is `get`
 
     def _wait_for(self, name: str) -> None:
         if name in self.pending or (self.pending_facts and name.startswith("ansible_") and not self._is_own(name)):

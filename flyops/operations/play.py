@@ -97,7 +97,7 @@ def run_playbook(
         frozenset(skip_tags),
         find_start(playbook, start_at_task),
         step,
-        forks,
+        1 if step else forks,  # questions come one at a time
         int(verbose),
         limit=limit or "",
         force_handlers=force_handlers,
@@ -219,5 +219,5 @@ def run(options: PlayOptions) -> int:
         start_at_task=options.start_at_task or None,
         step=ask_step if getattr(options, "step", False) else None,
         verbose=target.verbose,
-        stats=bool(getattr(options, "stats", False)),
+        stats=target.verbose or bool(getattr(options, "stats", False)),
     ).exit_code

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import shlex
 import socket
@@ -111,25 +112,21 @@ def _unknown_key() -> Any:
     return type(_refuse()).Unknown
 
 
+@functools.cache
 def _refuse() -> Any:
-    global _policy
-    if _policy is None:
-        from paramiko import MissingHostKeyPolicy, SSHException
+    """Made at the first connection: paramiko takes a third of a second to import."""
+    from paramiko import MissingHostKeyPolicy, SSHException
 
-        class Refuse(MissingHostKeyPolicy):
-            """Says which key was offered."""
+    class Refuse(MissingHostKeyPolicy):
+        """Says which key was offered."""
 
-            class Unknown(SSHException):
-                """A host that no file knows."""
+        class Unknown(SSHException):
+            """A host that no file knows."""
 
-            def missing_host_key(self, client: Any, hostname: str, key: Any) -> None:
-                raise self.Unknown(f"it offers {_fingerprint(key)}")
+        def missing_host_key(self, client: Any, hostname: str, key: Any) -> None:
+            raise self.Unknown(f"it offers {_fingerprint(key)}")
 
-        _policy = Refuse()
-    return _policy
-
-
-_policy: Any = None
+    return Refuse()
 
 
 def _fingerprint(key: Any) -> str:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import subprocess
@@ -88,10 +89,8 @@ class PipeStream:
 
     def complaint(self) -> str:
         """Stderr and exit code."""
-        try:
+        with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(1.0)
-        except subprocess.TimeoutExpired:
-            pass
         self._stderr.seek(0)
         text = self._stderr.read(STDERR_BYTES).decode("utf-8", "replace").strip()
         rc = self._process.poll()

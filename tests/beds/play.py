@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import shutil
 import textwrap
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +14,7 @@ from flyops.loading.inventory import Inventory
 from flyops.model.event import Event
 from flyops.operations.play import run_playbook
 
+OLD_PYTHON = next(iter(sorted(Path.home().glob(".pyenv/versions/3.8.*/bin/python3.8"))), None) or shutil.which("python3.8")
 LOCAL = {"ansible_connection": "local"}
 
 

@@ -15,11 +15,10 @@ from typing import Any
 import pytest
 
 from flyops.operations.play import run_playbook
-from tests.beds.play import Played, Recorder, inventory, play, tasks, write
+from tests.beds.play import OLD_PYTHON, Played, Recorder, inventory, play, tasks, write
 from tests.beds.ssh import Sshd, know, make_key, sshd
 
-OLD = "/root/.pyenv/versions/3.8.18/bin/python3.8"
-PYTHON = OLD if Path(OLD).exists() else "python3"
+PYTHON = str(OLD_PYTHON or "python3")
 pytestmark = pytest.mark.skipif(not Path("/usr/sbin/sshd").exists(), reason="needs openssh-server")
 
 

@@ -21,8 +21,9 @@ from flyops.errors import ModuleError, Refused
 from flyops.model.change import Change, Diff, Same
 from flyops.spec import Arg, Spec
 from flyops.transport.bundle import bundle
+from tests.beds.play import OLD_PYTHON
 
-OLD = Path("/root/.pyenv/versions/3.8.18/bin/python3.8")
+OLD = Path(OLD_PYTHON or "absent")
 
 
 def reader(data: bytes) -> Any:

@@ -10,9 +10,9 @@ import pytest
 from flyops.errors import LoadError
 from flyops.loading.parser import Parser
 from flyops.loading.playbook import Playbook, walk
+from flyops.operations.play import load_playbook
 from flyops.planning import registry
 from tests.beds.play import inventory, write
-from flyops.operations.play import load_playbook
 
 
 def parse(folder: Path, text: str) -> Playbook:

@@ -24,9 +24,10 @@ from flyops.transport import connect
 from flyops.transport.connect import Pool, become_prefix, command, prefix
 from flyops.transport.session import Lost, Sent, Session
 from flyops.transport.streams import PipeStream
+from tests.beds.play import OLD_PYTHON
 
 HERE = Target("h")
-OLD = "/root/.pyenv/versions/3.8.18/bin/python3.8"
+OLD = str(OLD_PYTHON or "absent")
 
 
 @pytest.fixture
