@@ -127,6 +127,14 @@ class Session:
             self.count.bundles += 1
         self._greeted = True
 
+    def _last_words(self, err: BaseException) -> None:
+        try:
+            self._greet()
+        except OSError as other:
+            if isinstance(other, ConnectError):
+                raise
+            raise ConnectError(f"no agent started: {self._complaint()}", where=self._name, fix=self._hint()) from err
+
     def _noise(self) -> str:
         return f"the login prints: {bytes(self._buffer[:200]).decode('utf-8', 'replace').strip()!r}"
 
@@ -162,8 +170,8 @@ class Session:
             raise
         except (OSError, EOFError) as err:
             self.broken = True
-            if not self._greeted:
-                raise ConnectError(f"no agent started: {self._complaint()}", where=self._name, fix=self._hint()) from err
+            if not self._greeted:  # it did not take our request; its last words say why
+                self._last_words(err)
             raise Lost(f"connection lost: {str(err) or type(err).__name__}", where=self._name, sent=sent) from err
 
     def _answers(self, offers: dict[str, Any], on_note: Callable[[int, str], None]) -> Iterator[tuple[int, dict[str, Any], float]]:
