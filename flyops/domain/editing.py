@@ -35,7 +35,7 @@ class Text:
 def look(args: dict[str, Any], host: Host, *, create: bool) -> Text:
     """The file to edit. A missing one fails unless it may be made or is to lose something."""
     wanted = attributes.wanted(args, host)
-    encoding = _known(args["encoding"])
+    encoding = codec(args["encoding"])
     path = paths.expand_home(args["path"], host)
     place = placing.look(host, path, wanted, follow=True, whole=True)
     if place.stat is None:
@@ -50,7 +50,8 @@ def look(args: dict[str, Any], host: Host, *, create: bool) -> Text:
         raise ModuleError(f"{path} is not written in {encoding}: {err}", fix="name the encoding that it is written in") from None
 
 
-def _known(encoding: str) -> str:
+def codec(encoding: str) -> str:
+    """The encoding's own name; one that Python does not know is the task's error."""
     try:
         return codecs.lookup(encoding).name
     except LookupError:
@@ -60,8 +61,6 @@ def _known(encoding: str) -> str:
 def decide(state: Text, new: str, msg: str, **values: Any) -> Decision:
     """A change when the text or the attributes differ."""
     data = new.encode(state.encoding, "surrogateescape")
-    if state.text is None and not new:
-        return Same({**values, "msg": msg})
     change = placing.change_to(state.place, placing.payload_of(data), **values)
     if change is None:
         return Same({**values, "msg": msg})

@@ -41,12 +41,20 @@ def ending(lines: list[str]) -> str:
 def ensure(text: str, rule: LineRule) -> tuple[str, str]:
     """The text with the line in it, and what was done ('' when nothing)."""
     lines = split(text)
+    if "\n" in rule.line and _stand_together(lines, rule.line.split("\n")):
+        return text, ""
     at, match = _last_match(lines, rule)
     if at is not None:
         return _replace(lines, at, match, rule)
     if rule.backrefs or any(bare(line) == rule.line for line in lines):
         return text, ""
     return "".join(_insert(lines, _anchor(lines, rule), rule.line)), "line added"
+
+
+def _stand_together(lines: list[str], wanted: list[str]) -> bool:
+    """Whether several lines stand in a row already: what was asked as one `line` is not added again at each run."""
+    bared = [bare(line) for line in lines]
+    return any(bared[at : at + len(wanted)] == wanted for at in range(len(bared) - len(wanted) + 1))
 
 
 def remove(text: str, rule: LineRule) -> tuple[str, int]:
@@ -130,7 +138,7 @@ def set_block(text: str, rule: BlockRule) -> tuple[str, str]:
     new = "".join(_with_block(rest, where, rule))
     if new == text or (span is not None and not text.endswith("\n") and new == text + ending(lines)):
         return text, ""
-    return new, "Block inserted" if span is None else "File changed"
+    return new, "Block inserted"
 
 
 def _block_span(lines: list[str], rule: BlockRule) -> Optional[tuple[int, int]]:
@@ -155,10 +163,21 @@ def _cut(lines: list[str], span: Optional[tuple[int, int]], rule: BlockRule) -> 
     anchor = rule.insertbefore or rule.insertafter
     if anchor in (None, "EOF"):
         return lines, len(lines)
-    hits = [number for number, line in enumerate(lines) if re.search(str(anchor), bare(line))]
+    return lines, _beside(lines, re.compile(str(anchor)), before=bool(rule.insertbefore))
+
+
+def _beside(lines: list[str], pattern: Pattern[str], *, before: bool) -> int:
+    """The place before or after the last line that matches, or after a match over several lines of a `(?m)` pattern; else the end."""
+    if pattern.flags & re.MULTILINE:
+        text = "".join(lines)
+        match = pattern.search(text)
+        if match is None:
+            return len(lines)
+        return text.count("\n", 0, match.start()) if before else text.count("\n", 0, match.end()) + 1
+    hits = [number for number, line in enumerate(lines) if pattern.search(bare(line))]
     if not hits:
-        return lines, len(lines)
-    return lines, hits[-1] if rule.insertbefore else hits[-1] + 1
+        return len(lines)
+    return hits[-1] if before else hits[-1] + 1
 
 
 def _with_block(rest: list[str], where: int, rule: BlockRule) -> list[str]:

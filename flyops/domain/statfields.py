@@ -30,6 +30,7 @@ def fields(path: str, stat: Stat) -> dict[str, Any]:
     out.update({name: stat.kind == kind for name, kind in KINDS.items()})
     out.update({name: bool(stat.mode & bit) for name, bit in BITS.items()})
     out.update(inode=stat.inode, nlink=stat.nlink, mtime=stat.mtime)
+    out["disk_usage_bytes"] = getattr(stat, "blocks", -(-stat.size // 512)) * 512
     # The host may know more than the protocol promises.
     out.update(atime=getattr(stat, "atime", stat.mtime), ctime=getattr(stat, "ctime", stat.mtime), dev=getattr(stat, "dev", 0))
     return out

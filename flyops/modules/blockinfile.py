@@ -32,7 +32,7 @@ SPEC = Spec(
     examples="""
 - blockinfile: {path: /etc/hosts, block: "10.0.0.2 fly\\n10.0.0.3 page\\n", marker: "# {mark} fly"}
 """,
-    returns={"msg": "Block inserted, File changed or Block removed", "backup": "the old file"},
+    returns={"msg": "Block inserted, Block removed or File created", "backup": "the old file"},
 )
 
 
@@ -47,7 +47,7 @@ def read(args: dict[str, Any], host: Host) -> Text:
 def plan(args: dict[str, Any], state: Text) -> Decision:
     """The file with the block as asked."""
     gone = args["state"] == "absent"
-    if state.text is None and (gone or not args["block"]):
+    if state.text is None and gone:
         return Same({"msg": f"File {args['path']} not present"})
     rule = BlockRule(
         block="" if gone else args["block"],
@@ -59,7 +59,7 @@ def plan(args: dict[str, Any], state: Text) -> Decision:
         prepend_newline=args["prepend_newline"],
     )
     new, msg = lines.set_block(state.text or "", rule)
-    return editing.decide(state, new, msg)
+    return editing.decide(state, new, "File created" if state.text is None else msg)
 
 
 def apply(args: dict[str, Any], change: Change, host: Host) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Optional
 
 from flyops.domain import attributes, modes, paths, statfields
-from flyops.domain.editing import pattern
+from flyops.domain.editing import codec, pattern
 from flyops.errors import ModuleError
 from flyops.model.change import Change, Decision, Same
 from flyops.model.host import Host, Stat
@@ -34,6 +34,7 @@ SPEC = Spec(
         "age_stamp": Arg("str", "Which time", default="mtime", choices=("atime", "ctime", "mtime")),
         "size": Arg("str", "At least this (10m), or at most with a minus in front"),
         "contains": Arg("str", "Expression that a line of the file must match"),
+        "encoding": Arg("str", "Encoding of the files, for `contains`", default="utf-8"),
         "read_whole_file": Arg("bool", "Match `contains` against the whole content", default=False),
         "get_checksum": Arg("bool", "Digest of each file", default=False),
         "checksum_algorithm": Arg("str", "Which digest", default="sha1", choices=("md5", "sha1", "sha224", "sha256", "sha384", "sha512")),
@@ -67,6 +68,7 @@ def read(args: dict[str, Any], host: Host) -> dict[str, Any]:
     for expression in [*args["patterns"], *args["excludes"]] if args["use_regex"] else []:
         pattern(expression, "patterns")
     pattern(args["contains"], "contains")
+    codec(args["encoding"])
     age = _number(args["age"], SECONDS, "s", "age")
     size = _number(args["size"], BYTES, "b", "size")
     limits = Limits(age, None if size is None else int(size), time.time(), _mode(args["mode"]))
@@ -81,8 +83,11 @@ def read(args: dict[str, Any], host: Host) -> dict[str, Any]:
             continue
         for path, found in _below(host, folder, args, 1):
             examined += 1
-            if _fits(args, host, path, found, limits):
-                files.append(_entry(args, host, path, found))
+            try:
+                if _fits(args, host, path, found, limits):
+                    files.append(_entry(args, host, path, found))
+            except UnicodeDecodeError:
+                skipped[folder] = f"Failed to decode the file '{path}' with encoding: {args['encoding']}"
     files = files[: args["limit"]] if args["limit"] else files
     msg = "All paths examined" if not skipped else "Not all paths examined, check warnings for details"
     return {"files": files, "matched": len(files), "examined": examined, "skipped_paths": skipped, "msg": msg}
@@ -137,7 +142,7 @@ def _fits(args: dict[str, Any], host: Host, path: str, stat: Stat, limits: Limit
         return False
     if limits.size_bytes is not None and stat.kind == "file" and not _beyond(stat.size, limits.size_bytes):
         return False
-    return args["contains"] is None or (stat.kind == "file" and _contains(args, host.read_text(path)))
+    return args["contains"] is None or (stat.kind == "file" and _contains(args, host.read_bytes(path).decode(args["encoding"])))
 
 
 def _beyond(value: float, limit: float) -> bool:

@@ -17,7 +17,7 @@ SPEC = Spec(
     doc="See to it that one line is in a text file, or that lines are not. The last line that matches is replaced.",
     args={
         "path": Arg("path", "The file", required=True, aliases=("dest", "destfile", "name")),
-        "line": Arg("str", "The line, without its end", aliases=("value",)),
+        "line": Arg("str", "The line; its end does not matter, and several lines in one are recognised when they stand together", aliases=("value",)),
         "regexp": Arg("str", "Which line to replace or remove", aliases=("regex",)),
         "search_string": Arg("str", "The same as a plain text that the line contains"),
         "state": Arg("str", "Whether the line should be there", default="present", choices=("absent", "present")),
@@ -54,13 +54,11 @@ def _check(args: dict[str, Any]) -> None:
         return
     if args["backrefs"] and args["regexp"] is None:
         raise ModuleError("regexp is required with backrefs=true", fix="give the expression whose groups the line uses")
-    if "\n" in args["line"]:
-        raise ModuleError(f"line holds a newline: {args['line']!r}", fix="give one line without its end; blockinfile writes several lines")
 
 
 def _rule(args: dict[str, Any]) -> LineRule:
     return LineRule(
-        line=args["line"] or "",
+        line=(args["line"] or "").rstrip("\r\n"),
         regexp=editing.pattern(args["regexp"], "regexp"),
         search=args["search_string"],
         insertafter=args["insertafter"],
