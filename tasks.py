@@ -23,7 +23,7 @@ def operation(helps: dict[str, str] | None = None) -> Callable[[Callable[..., No
         names = {name.replace("_", "-") for name in inspect.signature(body).parameters}
         many = [name for name in ("inventory", "extra") if name in names]
         texts = {name: text for name, text in {**cli.TARGET_HELP, **(helps or {})}.items() if name in names}
-        positional = [name for name in ("file", "name") if name in names]
+        positional = [name for name in ("file", "name", "action") if name in names]
         return cast("Task[Any]", task(body, iterable=many, positional=positional, help=texts))
 
     return make
@@ -242,3 +242,23 @@ def lint(c: Context, fix: bool = False, python: bool = True, rust: bool = True) 
     Example: ./fly lint --fix --no-rust
     """
     cli.operation("lint", "LintOptions", locals())
+
+
+@operation({"name": "the bench, a file of bench/", "out": "folder of the record (default bench/records)"})
+def bench(c: Context, name: str, out: str = "") -> None:
+    """
+    Measure and write a record; the last line is one JSON object.
+
+    Example: ./fly bench parity
+    """
+    cli.operation("bench", "BenchOptions", locals())
+
+
+@operation({"action": "check: recompute every figure from the raw samples"})
+def records(c: Context, action: str) -> None:
+    """
+    Recompute every figure of bench/records from its raw samples.
+
+    Example: ./fly records check
+    """
+    cli.operation("records", "RecordsOptions", locals())

@@ -142,3 +142,18 @@ class InventoryOptions:
     """`invoke inventory` and `invoke facts`."""
 
     target: Target = Target()
+
+
+@dataclass(frozen=True)
+class BenchOptions:
+    """`invoke bench NAME`."""
+
+    name: str
+    out: str = ""  # folder of the record; empty: bench/records
+
+
+@dataclass(frozen=True)
+class RecordsOptions:
+    """`invoke records check`."""
+
+    action: str = "check"
