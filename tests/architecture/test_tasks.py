@@ -39,6 +39,8 @@ SURFACE = {
     "ptx": ("ptx", "PtxOptions", "arch out driver json"),
     "test": ("test", "TestOptions", "only quick python rust"),
     "lint": ("lint", "LintOptions", "fix python rust"),
+    "bench": ("bench", "BenchOptions", "name out"),
+    "records": ("records", "RecordsOptions", "action"),
 }
 
 
