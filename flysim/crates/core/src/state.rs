@@ -148,7 +148,8 @@ mod tests {
 
     #[test]
     fn each_impossible_state_is_refused_by_name() {
-        let cases: [(&str, fn(&mut State)); 8] = [
+        type Case = (&'static str, fn(&mut State));
+        let cases: [Case; 8] = [
             ("length of v", |s| s.v.truncate(1)),
             ("neuron 1", |s| s.g[1] = f64::NAN),
             ("refractory of neuron 0", |s| s.refractory[0] = 23),

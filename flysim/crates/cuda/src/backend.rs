@@ -14,7 +14,8 @@ use flysim_core::spikes::{Kick, Spike, Tally, Watch};
 use flysim_core::state::{Pending, State};
 use flysim_core::{Backend, BackendError, Drive, Report};
 
-use crate::driver::{self, Buffer, Device, Identity, Kernel, Pinned};
+use crate::attach;
+use crate::driver::{self, Buffer, Device, Kernel, Pinned};
 use crate::plan;
 use crate::ptx::{Ptx, PtxSource};
 
@@ -22,8 +23,6 @@ use crate::ptx::{Ptx, PtxSource};
 const SLOTS: usize = 2 * DELAY_TICKS as usize;
 /// Bytes of flags per group of 32 neurons.
 const FLAG_STRIDE: usize = 64;
-/// Threads per block; the kernel is compiled for at most this many.
-const MAX_BLOCK: u32 = 1024;
 /// Spikes copied together with their count; more than that takes a second copy.
 const FIRST_COPY: usize = 4096;
 /// Most kicks that one window takes in.
@@ -126,7 +125,7 @@ impl CudaBackend {
             ));
         }
         let identities = driver::identities().map_err(|e| failed("cuInit", e))?;
-        let identity = select(&identities, request.gpu).map_err(&refuse)?;
+        let identity = attach::select(&identities, request.gpu).map_err(&refuse)?;
         let ptx = Ptx::choose(&request.ptx, identity.capability).map_err(&refuse)?;
         let device = Device::open(identity.ordinal, &ptx.text).map_err(|e| {
             refuse(format!("loading PTX ({}, .version {}, {}): {e:?}", ptx.target, ptx.version, ptx.origin))
@@ -134,7 +133,9 @@ impl CudaBackend {
         if !device.is_cooperative().map_err(|e| failed("asking the device", e))? {
             return Err(refuse(format!("{} has no cooperative launch", identity.name)));
         }
-        let line = |windows: &Kernel, blocks, threads| attach_line(&identity, &ptx, windows, blocks, threads);
+        let line = |windows: &Kernel, blocks, threads| {
+            attach::attach_line(&identity, &ptx, windows, blocks, threads)
+        };
         CudaBackend::build(&connectome, device, request.block_threads, line)
             .map_err(|e| failed("setting up", e))
     }
@@ -149,7 +150,7 @@ impl CudaBackend {
         let groups = neurons.div_ceil(32);
         let spike_capacity = 16 * neurons + 1024;
         let windows = device.kernel("fly_windows")?;
-        let (blocks, block_threads) = grid(&device, &windows, groups, block_threads)?;
+        let (blocks, block_threads) = attach::grid(&device, &windows, groups, block_threads)?;
         let mut backend = CudaBackend {
             neurons,
             groups,
@@ -469,90 +470,9 @@ fn pointer<T>(value: &mut T) -> *mut c_void {
     std::ptr::from_mut(value).cast()
 }
 
-/// The device that `wanted` names, by index or UUID (with or without `GPU-`).
-fn select(identities: &[Identity], wanted: &str) -> Result<Identity, String> {
-    let bare = |uuid: &str| uuid.trim_start_matches("GPU-").to_ascii_lowercase();
-    let found = match wanted.parse::<usize>() {
-        Ok(index) => identities.get(index),
-        Err(_) => identities.iter().find(|i| bare(&i.uuid) == bare(wanted)),
-    };
-    found.cloned().ok_or_else(|| {
-        let there: Vec<String> =
-            identities.iter().map(|i| format!("{} {} ({})", i.ordinal, i.uuid, i.name)).collect();
-        format!(
-            "no such device; there are: {}",
-            if there.is_empty() { "none".into() } else { there.join(", ") }
-        )
-    })
-}
-
-/// Blocks and threads per block: all resident at once, and no more warps than there are groups.
-fn grid(
-    device: &Device,
-    kernel: &Kernel,
-    groups: usize,
-    threads: Option<u32>,
-) -> Result<(u32, u32), DriverError> {
-    let threads = threads.unwrap_or(MAX_BLOCK).clamp(32, MAX_BLOCK) / 32 * 32;
-    let resident = device.multiprocessors()? * kernel.blocks_per_multiprocessor(threads)?.max(1);
-    let useful = (groups as u32).div_ceil(threads / 32);
-    Ok((resident.min(useful).max(1), threads))
-}
-
-fn attach_line(
-    identity: &Identity,
-    ptx: &Ptx,
-    kernel: &Kernel,
-    blocks: u32,
-    threads: u32,
-) -> Result<String, DriverError> {
-    let (major, minor) = identity.capability;
-    let (cuda_major, cuda_minor) = driver::version()?;
-    let (registers, spilled) = kernel.footprint()?;
-    Ok(format!(
-        "cuda backend attached: device {} \"{}\", {}, compute capability {major}.{minor}, driver CUDA \
-         {cuda_major}.{cuda_minor} ({}), PTX {} {} from {}, grid {blocks} x {threads}, {registers} registers, \
-         {spilled} bytes local",
-        identity.ordinal,
-        identity.name,
-        identity.uuid,
-        kernel_driver().unwrap_or_else(|| "module version unknown".into()),
-        ptx.target,
-        ptx.fit(identity.capability),
-        ptx.origin,
-    ))
-}
-
-/// Version of the kernel module, for instance `580.95.05`.
-fn kernel_driver() -> Option<String> {
-    let text = std::fs::read_to_string("/proc/driver/nvidia/version").ok()?;
-    let version = |word: &&str| word.contains('.') && word.chars().all(|c| c.is_ascii_digit() || c == '.');
-    text.lines().next()?.split_whitespace().find(version).map(str::to_string)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn identities() -> Vec<Identity> {
-        let one = |ordinal, uuid: &str| Identity {
-            ordinal,
-            name: "card".into(),
-            uuid: uuid.into(),
-            capability: (9, 0),
-        };
-        vec![one(0, "GPU-aa-bb"), one(1, "GPU-cc-dd")]
-    }
-
-    #[test]
-    fn a_device_is_found_by_index_or_uuid() {
-        let found = |wanted| select(&identities(), wanted).map(|i| i.ordinal).ok();
-        assert_eq!(found("1"), Some(1));
-        assert_eq!(found("GPU-cc-dd"), Some(1));
-        assert_eq!(found("AA-BB"), Some(0));
-        assert_eq!(found("2"), None);
-        assert!(select(&identities(), "GPU-x").is_err_and(|e| e.contains("GPU-aa-bb")));
-    }
 
     #[test]
     fn without_a_driver_attach_is_an_error_and_not_a_panic() {

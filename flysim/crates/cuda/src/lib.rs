@@ -4,6 +4,7 @@
 //! Three layers: `driver` wraps the driver's calls (all `unsafe` is there and in nothing else), `ptx` decides which
 //! kernel text to load, `backend` is the brain. libcuda is opened at run time: the same binary starts without a card.
 
+mod attach;
 mod backend;
 mod driver;
 mod plan;

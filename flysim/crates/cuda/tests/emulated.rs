@@ -157,11 +157,14 @@ fn assert_ends_as(found: &Output, end: &State) {
     assert_eq!(found.ring, ring, "and every other slot is empty");
 }
 
+/// Neurons, mean out-degree, ticks, (blocks, threads), lengths of launches.
+type Case = (u32, u32, u64, (u64, u64), &'static [u64]);
+
 #[test]
 fn the_kernel_source_equals_the_cpu_backend() {
     let directory = tempfile::tempdir().unwrap();
     let program = emulator(directory.path());
-    let cases: [(u32, u32, u64, (u64, u64), &[u64]); 6] = [
+    let cases: [Case; 6] = [
         (1, 1, 60, (1, 32), &[60]),
         (33, 5, 200, (1, 32), &[200]),
         (200, 12, 300, (2, 64), &[18]),

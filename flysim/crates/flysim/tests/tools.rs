@@ -9,7 +9,9 @@ use serde_json::Value;
 fn flysim(arguments: &[&str]) -> Output {
     let clean = ["FLY_DRIVE", "FLY_SEED", "FLY_GPU", "FLY_PTX", "RAYON_NUM_THREADS"];
     let mut command = Command::new(env!("CARGO_BIN_EXE_flysim"));
-    clean.iter().for_each(|name| drop(command.env_remove(name)));
+    for name in clean {
+        command.env_remove(name);
+    }
     command.args(arguments).output().expect("the program starts")
 }
 

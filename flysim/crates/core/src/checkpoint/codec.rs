@@ -123,7 +123,7 @@ fn encode_pending(pending: &[Pending]) -> Vec<u8> {
 }
 
 fn decode_pending(bytes: &[u8]) -> Result<Vec<Pending>, Damage> {
-    if bytes.len() % PENDING_BYTES != 0 {
+    if !bytes.len().is_multiple_of(PENDING_BYTES) {
         return Err(damage("pending", "entries of 16 bytes", format!("{} bytes", bytes.len())));
     }
     let entry = |e: &[u8]| Pending {

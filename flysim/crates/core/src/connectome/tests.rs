@@ -46,7 +46,8 @@ fn the_fingerprint_follows_the_dynamics_and_not_the_names() {
 
 #[test]
 fn each_wrong_part_is_refused_by_section() {
-    let cases: [(&str, fn(&mut Parts)); 10] = [
+    type Case = (&'static str, fn(&mut Parts));
+    let cases: [Case; 10] = [
         ("meta", |p| p.index_space = "a/b".into()),
         ("roots", |p| p.roots.truncate(0)),
         ("offsets", |p| p.offsets[3] = 2),

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Sixteen neurons through one window. This is the code that all CPU time goes to.
+#![allow(clippy::needless_range_loop, reason = "one index over several arrays is the shape that vectorises")]
 
 use crate::hash;
 use crate::params::*;

@@ -3,8 +3,8 @@
 
 use std::process::ExitCode;
 
+use flysim_core::Report;
 use flysim_core::hash::mix;
-use flysim_core::{Backend, Report};
 use serde_json::json;
 
 use super::rig::{Kind, Rig, RigArgs};
@@ -39,6 +39,7 @@ pub struct Args {
 
 struct Run {
     label: String,
+    attach: String,
     threads: usize,
     report: Report,
     hashes: Vec<u64>,
@@ -68,7 +69,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let differences: Vec<_> = others.iter().filter_map(|r| difference(reference, r, args.every)).collect();
     let active =
         reference.report.spikes >= args.min_spikes && reference.report.undriven_spikes >= args.min_undriven;
-    let compared = others.len() > 0;
+    let compared = !others.is_empty();
     let ok = differences.is_empty() && active && compared;
     print(&runs);
     let why = if !compared {
@@ -92,7 +93,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
             "final_hash": format!("{:016x}", reference.final_hash),
             "hash_chain": format!("{:016x}", chain(&reference.hashes)),
             "runs": runs.iter().map(|r| json!({
-                "backend": r.label, "threads": r.threads, "spikes": r.report.spikes,
+                "backend": r.label, "attach": r.attach, "threads": r.threads, "spikes": r.report.spikes,
                 "final_hash": format!("{:016x}", r.final_hash)})).collect::<Vec<_>>(),
             "differences": differences,
             "kernel": flysim_core::params::kernel_version(),
@@ -111,9 +112,11 @@ fn one(rig: &Rig, kind: Kind, threads: usize, ticks: u64) -> anyhow::Result<Run>
         rings.push(backend.export()?.ring_hash());
     }
     let final_hash = backend.export()?.hash();
+    let attach = backend.attach_line();
     Ok(Run {
         label: backend.name().into(),
-        threads: threads_of(&*backend),
+        attach,
+        threads: backend.threads(),
         report,
         hashes,
         rings,
@@ -121,13 +124,10 @@ fn one(rig: &Rig, kind: Kind, threads: usize, ticks: u64) -> anyhow::Result<Run>
     })
 }
 
-fn threads_of(backend: &dyn Backend) -> usize {
-    backend.threads()
-}
-
 /// What differs first, or nothing.
 fn difference(a: &Run, b: &Run, every: u64) -> Option<serde_json::Value> {
-    let compared = (0..a.hashes.len()).filter(|i| (*i as u64 + 1) % every == 0 || i + 1 == a.hashes.len());
+    let compared =
+        (0..a.hashes.len()).filter(|i| (*i as u64 + 1).is_multiple_of(every) || i + 1 == a.hashes.len());
     let tick = compared.into_iter().find(|&i| a.hashes.get(i) != b.hashes.get(i));
     let ring = a.rings.iter().zip(&b.rings).position(|(x, y)| x != y);
     let same = tick.is_none() && ring.is_none() && a.report == b.report && a.final_hash == b.final_hash;
