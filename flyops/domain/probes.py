@@ -270,6 +270,8 @@ print(json.dumps(out))
 _REPLAY = r"""
 import json, os, re, shutil, subprocess, sys, tempfile
 asked = json.loads(sys.argv[2])
+if asked.get("cpus"):
+    os.sched_setaffinity(0, asked["cpus"])
 folder = tempfile.mkdtemp(prefix="flyops-replay-")
 def newest():
     found = [(int(m.group(1)), n) for n in os.listdir(asked["state_dir"]) for m in [re.match(r"ckpt-(\d{1,20})\S*\.flyck$", n)] if m]

@@ -7,7 +7,7 @@ import json
 import posixpath
 from typing import Any, Mapping
 
-from flyops.domain import checks, nvidia, probes
+from flyops.domain import checks, cpuset, nvidia, probes
 from flyops.errors import ModuleError, Refused
 from flyops.model.change import Change, Decision, Same
 from flyops.model.host import Completed, Host
@@ -54,6 +54,7 @@ SPEC = Spec(
         "old_backend": Arg("str", default="cpu", choices=("cpu", "cuda"), help="bitexact: what the release before replays on"),
         "drive": Arg("str", default="", help="bitexact: FLY_DRIVE of the runs"),
         "seed": Arg("str", default="", help="bitexact: FLY_SEED of the runs"),
+        "cpus": Arg("str", default="", help="bitexact: cpus to run on (those of the trial); empty: as the agent"),
         "limit": Arg("float", default=600.0, help="seconds that any one command may take"),
         "cpu_window": Arg("dict", help="cost: values.window of an earlier check: window on the CPU kernel"),
         "cpu_url": Arg("str", help="cost: or /status of the CPU kernel that runs now"),
@@ -257,18 +258,18 @@ def _look_bitexact(args: dict[str, Any], host: Host) -> dict[str, Any]:
     compatibility = [_line(b, printed, args, host) if b else "" for b, _ in binaries]
     kernel = [_line(b, ["--print-kernel-version"], args, host) if b else "" for b, _ in binaries]
     runs = [[b, "replay", "{dir}", fly, "--ticks", str(args["ticks"]), "--backend", backend] for b, backend in binaries if b]
-    asked = {"state_dir": args["state_dir"], "runs": runs, "env": _settings(args), "limit_s": args["limit"]}
-    replay = _probe(args, "replay", asked, host, 2 * args["limit"] + 60)
+    runs.append([new, "thirds", fly, "--ticks", str(args["thirds_ticks"]), "--backends", "cpu,cuda,cpu"])
+    try:
+        cpus = list(cpuset.parse(args["cpus"]))
+    except cpuset.CpusetError as err:
+        raise ModuleError(f"cpus: {err}") from err
+    asked = {"state_dir": args["state_dir"], "runs": runs, "env": _settings(args), "limit_s": args["limit"], "cpus": cpus}
+    replay = _probe(args, "replay", asked, host, 3 * args["limit"] + 60)
     found = [_json(run) for run in replay.get("runs", [])]
     found = ([] if old else [{"error": "there is no release before: deploy on the CPU first"}]) + found
-    found += [{"error": replay.get("error", "it was not run")}] * (2 - len(found))
-    words = [new, "thirds", fly, "--ticks", str(args["thirds_ticks"]), "--backends", "cpu,cuda,cpu"]
-    done = host.run(words, query=True, env=_settings(args), timeout=args["limit"])
-    thirds = _json({"rc": done.rc, "out": _out(done), "err": done.stderr.decode("utf-8", "replace")})
-    return {
-        "looked": checks.Exactness((compatibility[0], compatibility[1]), (kernel[0], kernel[1]), (found[0], found[1]), thirds, args["ticks"]),
-        "checkpoint": replay.get("checkpoint", ""),
-    }
+    found += [{"error": replay.get("error", "it was not run")}] * (3 - len(found))
+    pair = ((compatibility[0], compatibility[1]), (kernel[0], kernel[1]), (found[0], found[1]))
+    return {"looked": checks.Exactness(*pair, found[2], args["ticks"]), "checkpoint": replay.get("checkpoint", "")}
 
 
 # cost, window, health
