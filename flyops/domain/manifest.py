@@ -12,7 +12,7 @@ NAME = "MANIFEST"
 RECORD = "RELEASE.json"
 BINARY = "bin/flysim"
 # Read in this order by people; anything else follows, sorted.
-KEYS = ("version", "git_commit", "git_tag", "features", "ptx", "rustc")
+KEYS = ("version", "built_as", "git_commit", "git_tag", "features", "ptx", "rustc")
 _HEADER = re.compile(r"# ([a-z_]+): (.*)")
 _LINE = re.compile(r"([0-9a-f]{64})  (\S.*)")
 

@@ -7,9 +7,11 @@ import hashlib
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Tuple
 
 HASH_DIGITS = 10
-_VERSION = re.compile(r"(?P<crate>\d+\.\d+\.\d+)-(?P<hash>[0-9a-f]{%d})(?P<cuda>\+cuda)?" % HASH_DIGITS)
+_VERSION = re.compile(r"(?P<crate>\d+\.\d+\.\d+)-(?P<hash>[0-9a-f]{%d})(?P<cuda>\+cuda)?(?P<arches>(?:\.sm_\d+[af]?)*)" % HASH_DIGITS)
+_ARCHES = re.compile(r"(?:\.sm_\d+[af]?)+$")
 _CRATE = re.compile(r'^version\s*=\s*"(\d+\.\d+\.\d+)"', re.MULTILINE)
 
 
@@ -20,15 +22,24 @@ class Version:
     crate: str
     sources: str  # first digits of the hash of sources, lock and features
     cuda: bool
+    arches: Tuple[str, ...] = ()  # PTX files that were added after the build
 
     def __str__(self) -> str:
-        return "%s-%s%s" % (self.crate, self.sources, "+cuda" if self.cuda else "")
+        return with_arches("%s-%s%s" % (self.crate, self.sources, "+cuda" if self.cuda else ""), self.arches)
 
 
 def parse(text: str) -> Version | None:
     """The parts of a release's name, or None when it is not one."""
     found = _VERSION.fullmatch(text)
-    return Version(found["crate"], found["hash"], bool(found["cuda"])) if found else None
+    return Version(found["crate"], found["hash"], bool(found["cuda"]), tuple(found["arches"].split(".")[1:])) if found else None
+
+
+def with_arches(name: str, arches: Iterable[str]) -> str:
+    """The name of a release to which PTX for these arches was added (`0.1.0-3f9c1a2b4d+cuda.sm_90`): another content is another name."""
+    there = _ARCHES.search(name)
+    before = there[0].split(".")[1:] if there else []
+    base = name[: there.start()] if there else name
+    return ".".join([base, *sorted({*before, *arches})])
 
 
 def crate_version(cargo_toml: str) -> str | None:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from flyops import places
 from flyops.domain import manifest as manifests
+from flyops.domain import version as versions
 from flyops.domain.manifest import Manifest
 from flyops.errors import UsageError
 
@@ -90,17 +91,18 @@ def open_tar(path: str | Path) -> Release:
 
 
 def with_ptx(release: Release, texts: Mapping[str, str]) -> Release:
-    """The same release with PTX files for these arches; itself when it has them already. The binary is not touched."""
+    """The release with PTX files for these arches, under a name of its own; itself when it has them already. The binary is not touched."""
     missing = {arch: text for arch, text in texts.items() if release.ptx(arch) != text}
     if not missing:
         return release
     files: dict[str, Path | bytes] = {path: release.folder / path for path in release.manifest.files if path != manifests.RECORD}
     files.update({f"ptx/{arch}.ptx": text.encode() for arch, text in missing.items()})
     arches = sorted(path.split("/")[1].removesuffix(".ptx") for path in files if path.startswith("ptx/"))
-    header = {**release.manifest.header, "ptx": " ".join(arches)}
+    version = versions.with_arches(release.version, missing)
+    header = {"built_as": release.version, **release.manifest.header, "version": version, "ptx": " ".join(arches)}
     key = hashlib.sha256(repr(sorted(missing.items())).encode() + manifests.render(release.manifest).encode()).hexdigest()[:16]
-    parent = places.cache("builds", "with-ptx", f"{release.version}-{key}")
-    return load(parent, release.version) or assemble(parent, files, header)
+    parent = places.cache("builds", "with-ptx", f"{version}-{key}")
+    return load(parent, version) or assemble(parent, files, header)
 
 
 def hashes(folder: Path) -> dict[str, str]:

@@ -111,4 +111,7 @@ def test_ptx_goes_into_a_release_once(made):
     assert release.with_ptx(with_it, {"sm_90": "text"}) is with_it
     assert release.open_tar(with_it.tar).manifest == with_it.manifest
     assert made.ptx("sm_90") is None
-    assert release.with_ptx(with_it, {"sm_75": "b"}).manifest.ptx == ("sm_75", "sm_90")
+    more = release.with_ptx(with_it, {"sm_75": "b"})
+    assert more.manifest.ptx == ("sm_75", "sm_90")
+    assert (made.version, with_it.version, more.version) == (VERSION, f"{VERSION}.sm_90", f"{VERSION}.sm_75.sm_90")
+    assert more.manifest.header["built_as"] == VERSION

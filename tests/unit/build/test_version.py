@@ -37,7 +37,7 @@ def test_features_change_the_hash_and_only_cuda_the_mark():
     assert [str(v).endswith("+cuda") for v in (plain, fault, cuda)] == [False, False, True]
 
 
-@pytest.mark.parametrize("text", ["0.1.0-3f9c1a2b4d", "12.0.33-0000000000+cuda"])
+@pytest.mark.parametrize("text", ["0.1.0-3f9c1a2b4d", "12.0.33-0000000000+cuda", "0.1.0-3f9c1a2b4d+cuda.sm_75.sm_90a"])
 def test_parse_takes_apart_what_str_joins(text):
     parsed = version.parse(text)
 
@@ -50,6 +50,14 @@ def test_parse_takes_apart_what_str_joins(text):
 )
 def test_parse_refuses_what_is_no_name(text):
     assert version.parse(text) is None
+
+
+def test_added_ptx_is_in_the_name_once_and_in_order():
+    name = version.with_arches("0.1.0-3f9c1a2b4d+cuda", ["sm_90"])
+
+    assert name == "0.1.0-3f9c1a2b4d+cuda.sm_90"
+    assert version.with_arches(name, ["sm_86", "sm_90"]) == "0.1.0-3f9c1a2b4d+cuda.sm_86.sm_90"
+    assert version.with_arches("any-name", []) == "any-name"
 
 
 def test_crate_version_is_the_first_of_the_workspace():
