@@ -92,6 +92,7 @@ def _magic(run: RunState, state: PlayState | None, host: HostState) -> Lazy:
         "ansible_version": VERSION,
         "flyops_version": flyops.__version__,
         "ansible_forks": run.forks,
+        "ansible_managed": "Managed by flyops",
         "omit": OMIT,
     }
     makers: dict[str, Callable[[], Any]] = {name: _give(value) for name, value in fixed.items()}

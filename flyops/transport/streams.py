@@ -74,17 +74,18 @@ class PipeStream:
 
     def close(self) -> None:
         """End of stdin, a moment, then the end."""
-        for stream in (self._process.stdin, self._process.stdout):
-            if stream:
-                try:
-                    stream.close()
-                except OSError:
-                    continue
+        assert self._process.stdin
+        assert self._process.stdout
+        with contextlib.suppress(OSError):
+            self._process.stdin.close()
         try:
             self._process.wait(END_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        # Only now: a thread that waits for it is woken by the command's end, not by our closing.
+        with contextlib.suppress(OSError):
+            self._process.stdout.close()
         self._stderr.close()
 
     def complaint(self) -> str:
