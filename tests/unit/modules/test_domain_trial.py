@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -147,11 +149,17 @@ def test_no_checkpoint_and_a_damaged_one(stand):
 
 @needs_root
 def test_the_trial_runs_as_the_user_asked_for(stand):
-    for folder in [stand.tmp, *stand.tmp.parents][:3]:
-        folder.chmod(folder.stat().st_mode | 0o011)
-    found = stand(user="nobody")
-    assert Path(f"/proc/{found['pid']}").stat().st_uid == 65534
-    assert (stand.dir / "state" / CKPT).stat().st_uid == 65534
+    # Below pytest's own folder nobody but root gets in, and another session may close it again at any time.
+    with tempfile.TemporaryDirectory() as name:
+        open_to_all = Path(name)
+        open_to_all.chmod(0o755)
+        shutil.copytree(stand.binary.parent, open_to_all / "bin")
+        where = {"dir": str(open_to_all / "trial"), "binary": str(open_to_all / "bin/flysim")}
+        found = stand(user="nobody", **where)
+        assert found.get("running"), found
+        assert Path(f"/proc/{found['pid']}").stat().st_uid == 65534
+        assert (open_to_all / "trial/state" / CKPT).stat().st_uid == 65534
+        assert stand("absent", dir=where["dir"])["changed"]
 
 
 def gate(stand, **more):
