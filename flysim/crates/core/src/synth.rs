@@ -32,7 +32,7 @@ const CLASSES: [(&str, usize, usize); 5] =
     [("KC", 5_177, 40), ("MBON", 96, 44), ("DAN", 331, 44), ("descending", 1_305, 70), ("motor", 110, 76)];
 const PAM: usize = 307;
 /// Gives 1.5 to 3 Hz over the whole brain, at both sizes of the published tables.
-const DEFAULT_DRIVE: &str = "sensory:15";
+const DEFAULT_DRIVE: &str = "KC:45";
 /// One neuron in eight is sensory: 17,550 of 139,255.
 const SENSORY: f64 = 17_550.0 / 139_255.0;
 
