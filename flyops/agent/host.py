@@ -18,6 +18,13 @@ from flyops.agent import command
 from flyops.errors import ModuleError
 from flyops.model.host import Completed, Stat
 
+SYSTEM_FOLDERS = frozenset(
+    ["/"]
+    + [f"/{name}" for name in ("bin", "boot", "dev", "etc", "home", "lib", "lib32", "lib64", "mnt", "opt", "proc", "root", "run", "sbin", "srv", "sys", "tmp", "usr", "var")]
+    + [f"/usr/{name}" for name in ("bin", "lib", "lib64", "libexec", "local", "sbin", "share")]
+    + [f"/var/{name}" for name in ("cache", "lib", "lib/dpkg", "log", "run", "spool", "tmp")]
+    + ["/etc/systemd", "/etc/ssh", "/etc/lxc", "/var/lib/lxc"]
+)
 HASH_BYTES = 1024 * 1024
 LOCK_POLL_S = 0.2
 
@@ -210,6 +217,7 @@ class RealHost:
 
     def rename(self, old: str, new: str) -> None:
         """Move in one step within a file system; across two, copy beside the new place first."""
+        refuse_system_folder(old)
         try:
             os.rename(old, new)
         except OSError as err:
@@ -219,7 +227,8 @@ class RealHost:
         _sync_folder(os.path.dirname(os.path.abspath(new)))
 
     def remove(self, path: str) -> None:
-        """A file, a link or a whole tree; links are not followed; nothing there is fine."""
+        """A file, a link or a whole tree; links are not followed; nothing there is fine. A folder of the system itself is refused."""
+        refuse_system_folder(path)
         if os.path.isdir(path) and not os.path.islink(path):
             shutil.rmtree(path)
         elif os.path.lexists(path):
@@ -259,6 +268,13 @@ class RealHost:
 
     def would(self, kind: str, name: str, value: Any = True) -> None:
         """Only check mode remembers."""
+
+
+def refuse_system_folder(path: str) -> None:
+    """No task means to remove or move /, /etc or /usr as a whole: such a path comes from an empty variable or a wrong link."""
+    whole = os.path.join(os.path.realpath(os.path.dirname(os.path.abspath(path))), os.path.basename(os.path.abspath(path)))
+    if whole in SYSTEM_FOLDERS and not os.path.islink(whole):
+        raise ModuleError(f"refused to remove or move {whole}: it is a folder of the system itself", fix="look at the path of this task; name what is inside it")
 
 
 def _umask() -> int:

@@ -11,7 +11,7 @@ import time
 from dataclasses import dataclass, replace
 from typing import Any, Dict, Mapping, Optional, Sequence, Tuple
 
-from flyops.agent.host import RealHost
+from flyops.agent.host import RealHost, refuse_system_folder
 from flyops.model.host import Completed, Stat
 
 LINKS_MAX = 40
@@ -273,6 +273,7 @@ class OverlayHost:
 
     def rename(self, old: str, new: str) -> None:
         """Remember the move, with everything below it."""
+        refuse_system_folder(old)
         source, entry = self._need(old)
         to = self._need_parent(new)
         below = {path: over for path, over in self._entries.items() if path.startswith(source + "/")}
@@ -285,6 +286,7 @@ class OverlayHost:
 
     def remove(self, path: str) -> None:
         """Remember that it would be gone."""
+        refuse_system_folder(path)
         where = self._resolve(path, False)
         for other in [p for p in self._entries if p.startswith(where + "/")]:
             del self._entries[other]

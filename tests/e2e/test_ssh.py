@@ -35,7 +35,7 @@ def run(server: Sshd, folder: Path, text: str, *, more: dict[str, Any] | None = 
 
 def test_a_converged_play_is_a_handful_of_round_trips(server: Sshd, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     body = "\n".join(
-        f"- file: {{path: {tmp_path}/d{n}, state: directory, mode: '0750'}}\n- file: {{path: {tmp_path}/d{n}/l, src: /etc, state: link}}\n- copy: {{content: 'x{n}', dest: {tmp_path}/d{n}/f, mode: '0640'}}"
+        f"- file: {{path: {tmp_path}/d{n}, state: directory, mode: '0750'}}\n- file: {{path: {tmp_path}/d{n}/l, src: ../d0, state: link}}\n- copy: {{content: 'x{n}', dest: {tmp_path}/d{n}/f, mode: '0640'}}"
         for n in range(10)
     )
     first = run(server, tmp_path, body)

@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from flyops.agent.command import TimedOut
-from flyops.agent.host import RealHost
+from flyops.agent.host import RealHost, refuse_system_folder
 from flyops.agent.overlay import OverlayHost, OverlayStop
+from flyops.errors import ModuleError
 from flyops.model.host import Host
 
 
@@ -192,3 +193,16 @@ def test_locks(tmp_path: Path) -> None:
     other = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=Path(__file__).parents[3])
     assert other.stdout == "me, pid 1\n"
     assert OverlayHost(RealHost()).hold_lock(path, "check", 0) == "me, pid 1"
+
+
+@pytest.mark.parametrize("path", ["/", "/etc", "/etc/", "/usr/../etc", "//var//lib", "/usr/lib"])
+def test_folders_of_the_system_are_never_removed(tmp_path: Path, path: str) -> None:
+    """Asked of the function that both hosts call first: no test tries it for real."""
+    with pytest.raises(ModuleError, match="folder of the system"):
+        refuse_system_folder(path)
+    refuse_system_folder(str(tmp_path))
+    refuse_system_folder("/etc/fly")
+    (tmp_path / "l").symlink_to("/")
+    refuse_system_folder(str(tmp_path / "l"))
+    with pytest.raises(ModuleError):
+        refuse_system_folder(str(tmp_path / "l" / "etc"))
