@@ -104,7 +104,7 @@ def test_a_release_that_does_not_run_goes_back_by_itself(deployed: Fly, flysim_r
 
 def test_two_at_once_the_second_is_told_who_is_first(deployed: Fly, flysim_release: Release) -> None:
     lock = deployed.state / "run/lock"
-    holder = subprocess.Popen(["flock", str(lock), "sleep", "60"])
+    holder = subprocess.Popen(["flock", "-o", str(lock), "sleep", "60"])
     try:
         lock_text = lock.read_text()
         time.sleep(0.3)
