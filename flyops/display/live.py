@@ -29,7 +29,9 @@ class Live(Plain):
 
     def line(self, text: str, style: str = "") -> None:
         """One colored line above the rows."""
-        self._console.print(text, style=COLORS.get(style, style) or None, markup=False)
+        from rich.text import Text
+
+        self._console.print(Text(text, COLORS.get(style, style)))
 
     def handle(self, event: Event) -> None:
         """Take one event."""
@@ -52,11 +54,12 @@ class Live(Plain):
 
     def _rows(self) -> Any:
         from rich.table import Table
+        from rich.text import Text
 
         table = Table.grid(padding=(0, 2))
         now = time.monotonic()
         for host, (task, since, note) in list(self._at_work.items())[:ROWS_MAX]:
-            table.add_row(f"[bold]{host}[/bold]", task.replace("[", "\\["), f"{now - since:5.1f} s", note.replace("[", "\\["))
+            table.add_row(Text(host, "bold"), Text(task), Text(f"{now - since:5.1f} s"), Text(note))
         if len(self._at_work) > ROWS_MAX:
             table.add_row(f"and {len(self._at_work) - ROWS_MAX} more")
         return table

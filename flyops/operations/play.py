@@ -86,6 +86,7 @@ def run_playbook(
     hosts = as_inventory(inventory)
     limit_hosts(hosts, limit)
     playbook, parser = load_playbook(path, hosts, extra)
+    _hosts(playbook, hosts, limit, extra)  # a `hosts` that cannot be rendered is found before the first play runs
     listeners = make_display(display, verbose=verbose, stats=stats) if isinstance(display, str) else list(display)
     run = RunState(
         hosts,
@@ -152,7 +153,10 @@ def _hosts(playbook: Playbook, inventory: Inventory, limit: str | None, extra: M
         """Warnings are for runs."""
 
     run = RunState(inventory, Parser(registry.find_spec, registry.names), Run(), ignore, extra, limit=limit or "")
-    return [(play, hosts_of(run, play)) for play in playbook.plays]
+    try:
+        return [(play, hosts_of(run, play)) for play in playbook.plays]
+    except errors.PlanError as err:
+        raise errors.LoadError(f"hosts: {err.message}", where=err.where, fix="give it with -e, or write | default(…)") from err
 
 
 def list_tasks(playbook: Playbook, tags: Sequence[str] = (), skip_tags: Sequence[str] = ()) -> list[str]:

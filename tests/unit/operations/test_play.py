@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import types
 from pathlib import Path
 
@@ -75,3 +77,36 @@ def test_the_live_display_shows_the_same_words(files: tuple[str, str], capsys: p
     out = capsys.readouterr().out
     for part in ("TASK [a]", "changed: [w2]", "RECAP"):
         assert part in out
+
+
+def test_hosts_that_cannot_be_rendered_are_a_usage_error(files: tuple[str, str], tmp_path: Path) -> None:
+    book = write(tmp_path, BOOK.replace("FOLDER", str(tmp_path)) + "- hosts: '{{ where }}'\n  tasks: []\n", "two.yml")
+    with pytest.raises(LoadError, match="'where' is undefined") as caught:
+        operation.run(PlayOptions(str(book), Target(inventory=(files[1],))))
+    assert f"{book}:8:10" in str(caught.value)
+    assert not (tmp_path / "made").exists()
+    assert operation.run(PlayOptions(str(book), Target(inventory=(files[1],), extra=("where=w1",)))) == 0
+
+
+def test_a_real_terminal_shows_hosts_at_work(files: tuple[str, str], tmp_path: Path) -> None:
+    """Under a pseudo terminal: rows with the task and its time while it runs, no markup of ours in what is shown."""
+    import pty
+    import subprocess
+    import sys
+
+    book = write(tmp_path, "- hosts: all\n  gather_facts: false\n  tasks:\n    - {name: 'sleeps [x]', command: sleep 1}\n", "slow.yml")
+    code = f"from flyops.operations.play import run_playbook; run_playbook({str(book)!r}, inventory={files[1]!r})"
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=theirs, stderr=theirs, env={"TERM": "xterm", "PATH": "/usr/bin:/bin"}, cwd=Path(__file__).parents[3])
+    os.close(theirs)
+    shown = b""
+    try:
+        while piece := os.read(ours, 65536):
+            shown += piece
+    except OSError:  # how a pseudo terminal says that the other side is gone
+        pass
+    assert process.wait() == 0
+    text = re.sub(rb"\x1b\[[0-9;?]*[A-Za-z]", b"", shown).decode()
+    assert re.search(r"w1  +sleeps \[x\]  +0\.[5-9] s", text)
+    assert "[bold]" not in text
+    assert "changed: [w2]" in text
