@@ -138,8 +138,10 @@ impl Device {
         // SAFETY: freed once, by the buffer; zeroed before anybody can read it.
         let pointer = unsafe { result::malloc_sync(bytes) }?;
         let buffer = Buffer { device: Arc::clone(self), pointer, len, of: PhantomData };
+        // In our stream: the plain call runs in the default one, which a non-blocking stream does not wait for, and
+        // could so erase what is uploaded next.
         // SAFETY: `bytes` were allocated at `pointer`.
-        unsafe { result::memset_d8_sync(pointer, 0, bytes) }?;
+        unsafe { result::memset_d8_async(pointer, 0, bytes, self.stream) }?;
         Ok(buffer)
     }
 
