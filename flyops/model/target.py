@@ -18,6 +18,7 @@ class Target:
     user: str = ""
     key_file: str = ""
     known_hosts_file: str = ""
+    accept_new: bool = False  # take and write down the key of a host that no file knows; a changed key is refused all the same
     python: str = "python3"
     become: bool = False
     become_user: str = "root"

@@ -22,6 +22,19 @@ from flyops.spec import canonical_names
 from flyops.spec.arguments import to_bool
 
 DEFAULT_RETRIES = 3
+# Variables of Ansible that would change how a host is reached: told, never passed over.
+NOT_YET_VARIABLES = (
+    "ansible_password",
+    "ansible_ssh_pass",
+    "ansible_ssh_password",
+    "ansible_become_password",
+    "ansible_become_pass",
+    "ansible_become_exe",
+    "ansible_become_flags",
+    "ansible_ssh_common_args",
+    "ansible_ssh_extra_args",
+    "ansible_ssh_executable",
+)
 DEFAULT_DELAY_S = 5.0
 
 
@@ -301,6 +314,9 @@ def connection_target(scope: Scope, become: bool, become_user: str, defaults: Ma
     connection = str(var("connection", defaults.get("connection", "ssh"))).rpartition(".")[2]
     if connection not in ("local", "ssh", "lxc"):
         raise PlanError(f"host {name}: ansible_connection {connection!r} is not supported yet", fix="use local, ssh or lxc")
+    ignored = [key for key in NOT_YET_VARIABLES if scope.get(key) not in (None, "", False)]
+    if ignored:
+        raise PlanError(f"host {name}: {', '.join(ignored)} not supported yet", fix="use keys, ~/.ssh/config and sudo without a password")
     via = None
     if connection == "lxc" and var("via"):
         via = _via(scope, str(var("via")), depth)
@@ -314,6 +330,7 @@ def connection_target(scope: Scope, become: bool, become_user: str, defaults: Ma
         user=str(var("user", var("ssh_user", defaults.get("user", ""))) or "") if connection == "ssh" else "",
         key_file=str(var("ssh_private_key_file", var("private_key_file", ""))),
         known_hosts_file=str(var("ssh_known_hosts_file", "")),
+        accept_new=connection == "ssh" and to_bool(scope.get("flyops_ssh_accept_new", False)),
         python="" if python in ("auto", "auto_silent", "auto_legacy") else python,
         become=become,
         become_user=become_user if become else "root",

@@ -62,7 +62,7 @@ def connect(target: Target) -> Any:
         target.address, user=target.user or None, port=target.port or None, connect_timeout=int(target.connect_s) or 1, connect_kwargs=kwargs, config=Config()
     )
     files = known_hosts_files(target, connection)
-    _check_keys(connection, files)
+    _check_keys(connection, files, files[0] if target.accept_new else "")
     place = f"{connection.user}@{connection.host}:{connection.port}"
     try:
         connection.open()
@@ -95,8 +95,8 @@ def known_hosts_files(target: Target, connection: Any) -> list[str]:
     return [os.path.expanduser(path) for path in (*shlex.split(own), SYSTEM_KNOWN_HOSTS)]
 
 
-def _check_keys(connection: Any, files: list[str]) -> None:
-    """Fabric accepts any key by default; this refuses unknown and changed ones, on jump hosts, too."""
+def _check_keys(connection: Any, files: list[str], new_file: str) -> None:
+    """Fabric accepts any key by default; this refuses unknown and changed ones, on jump hosts, too. `new_file` takes new ones when asked."""
     from fabric import Connection
 
     hop = connection
@@ -104,7 +104,7 @@ def _check_keys(connection: Any, files: list[str]) -> None:
         for path in files:
             if os.path.exists(path):
                 hop.client.load_system_host_keys(path)
-        hop.client.set_missing_host_key_policy(_refuse())
+        hop.client.set_missing_host_key_policy(_write_down(new_file) if new_file else _refuse())
         hop = hop.gateway
 
 
@@ -127,6 +127,21 @@ def _refuse() -> Any:
             raise self.Unknown(f"it offers {_fingerprint(key)}")
 
     return Refuse()
+
+
+def _write_down(file: str) -> Any:
+    """accept-new: the key of a host that no file knows is added to the file; paramiko still refuses a changed one."""
+    from paramiko import MissingHostKeyPolicy
+
+    class WriteDown(MissingHostKeyPolicy):
+        """Adds a line."""
+
+        def missing_host_key(self, client: Any, hostname: str, key: Any) -> None:
+            os.makedirs(os.path.dirname(os.path.abspath(file)), mode=0o700, exist_ok=True)
+            with open(file, "a", encoding="utf-8") as stream:
+                stream.write(f"{hostname} {key.get_name()} {key.get_base64()}\n")
+
+    return WriteDown()
 
 
 def _fingerprint(key: Any) -> str:

@@ -84,6 +84,19 @@ def test_a_changed_key_is_refused(server: Sshd, tmp_path: Path) -> None:
     assert not (tmp_path / "never").exists()
 
 
+def test_a_new_key_is_taken_when_asked_and_a_changed_one_never(server: Sshd, tmp_path: Path) -> None:
+    known = tmp_path / "new" / "known_hosts"
+    more = {"ansible_ssh_known_hosts_file": str(known), "flyops_ssh_accept_new": True}
+    assert run(server, tmp_path, "- command: 'true'\n", more=more).result.exit_code == 0
+    assert known.read_text() == server.known_hosts.read_text()
+    assert run(server, tmp_path, "- command: 'true'\n", more={"ansible_ssh_known_hosts_file": str(known)}).result.exit_code == 0
+    make_key(tmp_path / "other")
+    know(tmp_path / "new", server.port, tmp_path / "other.pub")
+    found = run(server, tmp_path, "- command: 'true'\n", more=more)
+    assert found.result.exit_code == 4
+    assert "has CHANGED" in found.seen.result("command")["msg"]
+
+
 def test_a_key_that_the_server_does_not_know(server: Sshd, tmp_path: Path) -> None:
     make_key(tmp_path / "stranger")
     found = run(server, tmp_path, "- command: 'true'\n", more={"ansible_ssh_private_key_file": str(tmp_path / "stranger")})
