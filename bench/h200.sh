@@ -2,6 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # Proofs on a bare GPU machine (an NVIDIA card, root, cgroup v2; no systemd, no LXC, no network): one name, one proof.
 #   bench/h200.sh provision      a guest with the card: made, unchanged the second time, cuInit inside, retired without a trace
+#   bench/h200.sh main_job       `./fly bench main_job`: plain deploy, deploy --gpu through the five checks, rollback-cpu; the record
+#   bench/h200.sh parity         `./fly bench parity`: the same bits on 1, 2, 3, 7 threads and the card; the record
+# The last two need prebuilt releases in .lab/: cpu.tar.gz, cuda.tar.gz (./fly build, ./fly build --gpu), and circuit668.fly for parity.
 # What must have been carried there: .lab/ (tests/beds/gpu-lab/build.sh .lab) and .whl/ (pip download -r requirements/run.txt -d .whl).
 # Results go to $OUT (reports/ when that is not set). CARD=0 leaves the card out, and FLYLAB=0 the lab: for a rehearsal on a machine that has LXC.
 set -euo pipefail
@@ -70,5 +73,17 @@ prove_provision() {
   archive=$(ls -t "${XDG_STATE_HOME:-$HOME/.local/state}"/flyops/archive/$guest-*.tar.gz | head -1)
   want "what is in the archive" "state" "$(tar -xzOf "$archive" var/lib/fly/checkpoint)"
 }
+
+prove_main_job() {
+  ROOTFS=$PWD/.lab/guest.tar.xz CPU_RELEASE=$PWD/.lab/cpu.tar.gz CUDA_RELEASE=$PWD/.lab/cuda.tar.gz fly bench main_job --out "$out/records"
+}
+
+prove_parity() {
+  FLY_RELEASE=$PWD/.lab/cuda.tar.gz FLY_BRAIN_CIRCUIT668=$PWD/.lab/circuit668.fly fly bench parity --out "$out/records"
+}
+
+# One file travels back more easily than many.
+pack() { if [ -d "$out/records" ]; then tar -C "$out" -czf "$out/records.tar.gz" records; fi; }
+trap pack EXIT
 
 { declare -F "prove_$proof" >/dev/null || { echo "no proof named $proof"; exit 2; }; "prove_$proof"; say "all of $proof held"; } 2>&1 | tee "$log"
