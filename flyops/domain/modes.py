@@ -33,8 +33,8 @@ def check(mode: Mode) -> None:
 
 
 def text(bits: int) -> str:
-    """Four octal digits, as Ansible prints modes: `0644`, `1777`."""
-    return f"{bits & ALL_BITS:04o}"
+    """Octal with a leading zero, as Ansible's file modules print modes: `0644`, `01777`."""
+    return f"0{bits & ALL_BITS:03o}"
 
 
 def _apply_clause(clause: str, bits: int, directory: bool, umask: int) -> int:

@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass
 from typing import Any, Optional
 
-from flyops.domain import attributes, paths
+from flyops.domain import attributes, modes, paths
 from flyops.domain.attributes import ATTRIBUTE_ARGS, Attributes
 from flyops.errors import ModuleError
 from flyops.model.change import Change, Decision, Diff, Same
@@ -59,10 +59,14 @@ class State:
 
 def read(args: dict[str, Any], host: Host) -> State:
     """Look at the path, and at what a link there leads to."""
+    if args["src"] and args["state"] not in ("link", "hard", "touch", "absent"):
+        raise ModuleError("src option requires state to be 'link' or 'hard'", fix="say what src is for", path=args["path"])
     wanted = attributes.wanted(args, host)
     path = paths.tidy(paths.expand_home(args["path"], host))
     stat = host.stat(path)
     state = args["state"] or _present_state(stat, args)
+    for name in ("modification_time", "access_time"):
+        _time(args[name] or "preserve", args[f"{name}_format"], 0.0, 0.0)
     if args["recurse"] and state != "directory":
         raise ModuleError("recurse option requires state to be 'directory'", fix="set state: directory, or drop recurse")
     if stat is not None and stat.kind == "link" and args["follow"] and state in ("file", "directory", "touch"):
@@ -123,7 +127,7 @@ def _attributes_or_times(args: dict[str, Any], state: State, stat: Stat) -> Deci
     diffs = attributes.drift(state.path, stat, state.wanted)
     for path, below in state.below:
         diffs += attributes.drift(path, below, state.wanted)
-    if _times_given(args, "preserve"):
+    if _times_differ(args, stat):
         diffs.append(Diff(f"times of {state.path}", "", "as asked"))
     if diffs:
         return Change(after=state, diff=tuple(diffs), values=_where(state))
@@ -136,12 +140,24 @@ def _where(state: State) -> dict[str, Any]:
 
 def _seen(state: State, stat: Stat) -> dict[str, Any]:
     what = {"dir": "directory", "link": "link"}.get(stat.kind, "hard" if stat.nlink > 1 else "file")
-    return {"state": what, "mode": f"{stat.mode:04o}", "uid": stat.uid, "gid": stat.gid, "size": stat.size}
+    return {"state": what, "mode": modes.text(stat.mode), "uid": stat.uid, "gid": stat.gid, "size": stat.size}
 
 
 def _times_given(args: dict[str, Any], idle: str) -> bool:
     """Whether a time was asked for that is not the idle one of this state."""
     return any(args[name] not in (None, idle) for name in ("modification_time", "access_time"))
+
+
+def _times_differ(args: dict[str, Any], stat: Stat) -> bool:
+    """Whether a time was asked for that the path does not have; an access time that the host does not tell counts as such."""
+    present = {"modification_time": stat.mtime, "access_time": getattr(stat, "atime", None)}
+    for name, have in present.items():
+        asked = args[name]
+        if asked in (None, "preserve"):
+            continue
+        if asked == "now" or have is None or _time(asked, args[f"{name}_format"], 0.0, 0.0) != float(int(have)):
+            return True
+    return False
 
 
 def _plan_directory(args: dict[str, Any], state: State) -> Decision:
@@ -157,7 +173,7 @@ def _plan_touch(args: dict[str, Any], state: State) -> Decision:
         return Change(after=state, diff=(Diff(state.path, "", "(empty file)\n"),), values=_where(state))
     if state.stat.kind not in ("file", "dir"):
         raise ModuleError(f"Can only touch files, directories, and hardlinks ({state.path} is a {state.stat.kind})", fix="choose another path")
-    if args["modification_time"] == "preserve" and args["access_time"] == "preserve":
+    if "now" not in [args[name] or "now" for name in ("modification_time", "access_time")]:
         return _attributes_or_times(args, state, state.stat)
     return Change(after=state, diff=(Diff(f"times of {state.path}", "", "as asked"),), values=_where(state))
 
@@ -283,8 +299,12 @@ def _set_times(args: dict[str, Any], host: Host, state: State) -> None:
 
 
 def _time(asked: str, form: str, now: float, present: float) -> float:
+    """A time as asked; one that does not fit its format is the task's error, found before anything is written."""
     if asked == "preserve":
         return present
     if asked == "now":
         return now
-    return time.mktime(time.strptime(asked, form))
+    try:
+        return time.mktime(time.strptime(asked, form))
+    except ValueError as err:
+        raise ModuleError(f"Error while obtaining timestamp for time {asked} using format {form}: {err}", fix="write it as 202611302359.00") from None

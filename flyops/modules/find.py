@@ -81,7 +81,7 @@ def read(args: dict[str, Any], host: Host) -> dict[str, Any]:
         if stat is None or stat.kind != "dir":
             skipped[folder] = f"'{folder}' is not a directory"
             continue
-        for path, found in _below(host, folder, args, 1):
+        for path, found in _below(host, folder, args, 1, skipped):
             examined += 1
             try:
                 if _fits(args, host, path, found, limits):
@@ -111,16 +111,21 @@ def _number(text: Optional[str], units: dict[str, int], default: str, name: str)
     return float(int(match.group(1)) * units[match.group(2) or default])
 
 
-def _below(host: Host, folder: str, args: dict[str, Any], level: int) -> list[tuple[str, Stat]]:
+def _below(host: Host, folder: str, args: dict[str, Any], level: int, skipped: dict[str, str]) -> list[tuple[str, Stat]]:
     out: list[tuple[str, Stat]] = []
-    for name in sorted(host.listdir(folder)):
+    try:
+        names = sorted(host.listdir(folder))
+    except PermissionError as err:
+        skipped[folder] = str(err)
+        return out
+    for name in names:
         path = f"{folder.rstrip('/')}/{name}"
         stat = host.stat(path, follow=args["follow"]) or host.stat(path)
         if stat is None or (name.startswith(".") and not args["hidden"]):
             continue
         out.append((path, stat))
         if stat.kind == "dir" and args["recurse"] and (args["depth"] is None or level < args["depth"]):
-            out += _below(host, path, args, level + 1)
+            out += _below(host, path, args, level + 1, skipped)
     return out
 
 
@@ -140,7 +145,7 @@ def _fits(args: dict[str, Any], host: Host, path: str, stat: Stat, limits: Limit
         return False
     if limits.age_s is not None and not _beyond(limits.now - getattr(stat, args["age_stamp"], stat.mtime), limits.age_s):
         return False
-    if limits.size_bytes is not None and stat.kind == "file" and not _beyond(stat.size, limits.size_bytes):
+    if limits.size_bytes is not None and args["file_type"] in ("any", "file") and not _beyond(stat.size, limits.size_bytes):
         return False
     return args["contains"] is None or (stat.kind == "file" and _contains(args, host.read_bytes(path).decode(args["encoding"])))
 

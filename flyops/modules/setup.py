@@ -101,6 +101,8 @@ def _system(args: dict[str, Any], host: Host) -> dict[str, Any]:
         "ansible_machine_id": host.read_text("/etc/machine-id", missing="").strip(),
         "ansible_uptime_seconds": int(float(uptime[0])) if uptime else 0,
         "ansible_date_time": stamp,
+        "ansible_fips": host.read_text("/proc/sys/crypto/fips_enabled", missing="0").strip() == "1",
+        "ansible_selinux": {"status": "disabled"},
         "ansible_product_name": host.read_text("/sys/class/dmi/id/product_name", missing="NA").strip(),
     }
 

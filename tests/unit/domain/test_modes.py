@@ -54,9 +54,9 @@ def test_numbers_have_limits() -> None:
         modes.check(0o10000)
 
 
-@pytest.mark.parametrize(("bits", "text"), [(0o644, "0644"), (0o1777, "1777"), (0, "0000")])
+@pytest.mark.parametrize(("bits", "text"), [(0o644, "0644"), (0o1777, "01777"), (0, "0000")])
 def test_text(bits: int, text: str) -> None:
-    """Four digits."""
+    """A zero in front."""
     assert modes.text(bits) == text
 
 
