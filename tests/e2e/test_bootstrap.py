@@ -144,15 +144,15 @@ def test_offline_without_a_folder_is_a_usage_error(checkout):
 
 
 @pytest.mark.root
-def test_ordinary_user_in_a_checkout_that_may_only_be_read(checkout, wheels, tmp_path):
-    home = tmp_path / "home"
+def test_ordinary_user_in_a_checkout_that_may_only_be_read(checkout, wheels, open_folder):
+    home, mine, packages = open_folder / "home", open_folder / "checkout", open_folder / "wheels"
     home.mkdir()
     os.chown(home, UID, UID)
-    for folder in [wheels, checkout, home, *home.parents]:
-        if folder.is_relative_to("/tmp") and folder != Path("/tmp"):
-            folder.chmod(0o755)
+    shutil.copytree(checkout, mine)
+    shutil.copytree(wheels, packages)
+    packages.chmod(0o755)
     python = Path(getattr(sys, "_base_executable", sys.executable)).parent
-    words = [str(checkout / "fly"), "--offline", str(wheels), "--list"]
+    words = [str(mine / "fly"), "--offline", str(packages), "--list"]
     environment = {"PATH": f"{python}:/usr/bin:/bin", **no_network()}
 
     done = subprocess.run(as_ordinary_user(words, home, environment), capture_output=True, text=True, check=False, timeout=300)
@@ -161,7 +161,7 @@ def test_ordinary_user_in_a_checkout_that_may_only_be_read(checkout, wheels, tmp
     assert done.returncode == 0, done.stderr
     assert "deploy" in done.stdout
     assert (again.returncode, again.stderr) == (0, "")
-    assert not (checkout / ".venv").exists()
+    assert not (mine / ".venv").exists()
     assert [path.stat().st_uid for path in home.rglob("flyops-complete")] == [UID]
 
 
