@@ -11,6 +11,7 @@ import json
 import os
 import shutil
 import subprocess
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ BRAIN = os.environ.get("FLY_BRAIN", "synth:139255:2700513")
 THREADS = int(os.environ.get("THREADS", "8"))
 CPUS = os.environ.get("CPUS", "0-15")
 CARD = os.environ.get("CARD", "1") == "1"
+STEP_S = float(os.environ.get("STEP_S", "400"))  # a step that takes longer is ended, so that the transcript shows where it stood
 SETTINGS = ("/etc/fly/backend.env", "/etc/systemd/system/flysim.service.d/50-flyops-cpus.conf", "/etc/systemd/system/flypage.service.d/50-flyops-cpus.conf")
 GOALS = {
     "five_checks_passed": ("==", 5),
@@ -56,11 +58,20 @@ class Job:
         """A command with its output in the transcript."""
         began = time.monotonic()
         self.say(f"\n$ {' '.join(argv)}\n")
-        done = subprocess.run(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, cwd=places.REPOSITORY)
-        self.say(f"{done.stdout}[exit {done.returncode} after {time.monotonic() - began:.1f} s]\n")
-        if code is not None and done.returncode != code:
-            raise RuntimeError(f"{' '.join(argv)}: expected exit {code}, found {done.returncode}")
-        return done.stdout
+        running = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=places.REPOSITORY)
+        limit = threading.Timer(STEP_S, running.kill)
+        limit.start()
+        assert running.stdout
+        lines = []
+        for line in running.stdout:
+            lines.append(line)
+            self.say(line)
+        found = running.wait()
+        limit.cancel()
+        self.say(f"[exit {found} after {time.monotonic() - began:.1f} s]\n")
+        if code is not None and found != code:
+            raise RuntimeError(f"{' '.join(argv)}: expected exit {code}, found {found}")
+        return "".join(lines)
 
     def fly(self, *words: str, code: int | None = 0) -> str:
         """`invoke …` as an operator types it."""
@@ -98,7 +109,7 @@ def measure(raw: Path) -> None:
         gpu = ["deploy", "--gpu", "--limit", GUEST, *brain, *release_words("CUDA_RELEASE")]
         job.fly(*gpu, "--record", str(raw / "report"), code=0 if CARD else 3)
         job.keep("2-gpu")
-        job.inside("journalctl", "--no-pager", "-o", "cat", "-u", "flysim.service", "-n", "12")
+        job.inside("journalctl", "--no-pager", "-o", "cat", "-u", "flysim.service", "-n", "12", code=None)
         if CARD:
             (raw / "second.txt").write_text(job.fly(*gpu))
             (raw / "journal.txt").write_text(job.inside("sh", "-c", "journalctl --no-pager -o cat -u flysim.service _PID=$(systemctl show -p MainPID --value flysim)"))

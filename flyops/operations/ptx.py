@@ -7,6 +7,7 @@ import hashlib
 import json
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -115,11 +116,15 @@ def _cached(source: Path, arch: str, tool: str, path: str) -> str:
 
 
 def _nvcc(nvcc: str, source: Path, arch: str) -> str:
-    command = [nvcc, "--ptx", f"-arch={texts.virtual(arch)}", *FLAGS, "-o", "/dev/stdout", str(source)]
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise nvrtc.CompileError(f"{source.name} does not compile for {arch} ({' '.join(command)}):\n{done.stderr}")
+    # A file of our own, never /dev/stdout: as root the toolkit replaces what it writes to.
+    with tempfile.TemporaryDirectory() as folder:
+        made = Path(folder) / f"{arch}.ptx"
+        command = [nvcc, "--ptx", f"-arch={texts.virtual(arch)}", *FLAGS, "-o", str(made), str(source)]
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+        if done.returncode or not made.exists():
+            raise nvrtc.CompileError(f"{source.name} does not compile for {arch} ({' '.join(command)}):\n{done.stderr}")
+        text = made.read_text()
     digest = hashlib.sha256(source.read_bytes()).hexdigest()
     # The same first lines as NVRTC's: flysim tells by the hash whether a PTX is of its own kernels.
     head = f"// SPDX-License-Identifier: Apache-2.0\n// source sha256: {digest}\n// made by nvcc from {source.name}: {' '.join(FLAGS)} -arch={arch}\n"
-    return head + done.stdout
+    return head + text

@@ -112,7 +112,7 @@ def test_ptx_that_the_driver_does_not_read_is_refused(monkeypatch):
 def test_a_compiler_too_new_for_the_driver_gives_way_to_nvrtc(monkeypatch, tmp_path, xdg):
     """An nvcc that writes ISA 9.9 stands in for tomorrow's toolkit: real files, a real process, refused by its own words."""
     nvcc = tmp_path / "nvcc"
-    nvcc.write_text('#!/bin/sh\necho ".version 9.9"\necho ".target sm_90"\n')
+    nvcc.write_text('#!/bin/sh\nwhile [ "$1" != -o ]; do shift; done\nprintf ".version 9.9\\n.target sm_90\\n" > "$2"\n')
     nvcc.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
 
