@@ -24,7 +24,11 @@ THREADS = int(os.environ.get("THREADS", "8"))
 CPUS = os.environ.get("CPUS", "0-15")
 CARD = os.environ.get("CARD", "1") == "1"
 STEP_S = float(os.environ.get("STEP_S", "400"))  # a step that takes longer is ended, so that the transcript shows where it stood
-SETTINGS = ("/etc/fly/backend.env", "/etc/systemd/system/flysim.service.d/50-flyops-cpus.conf", "/etc/systemd/system/flypage.service.d/50-flyops-cpus.conf")
+SETTINGS = (
+    "/etc/fly/backend.env",
+    "/etc/systemd/system/flysim.service.d/50-flyops-cpus.conf",
+    "/etc/systemd/system/flypage.service.d/50-flyops-cpus.conf",
+)
 GOALS = {
     "five_checks_passed": ("==", 5),
     "live_attached_cuda": ("==", True),
@@ -86,7 +90,9 @@ class Job:
         """Settings and state of the guest as they are now, as a raw sample."""
         rows = [line for line in self.fly("status", "--limit", GUEST, "--json").splitlines() if line.startswith("{")]
         files = {path: self.inside("sh", "-c", f"cat {path} 2>/dev/null || echo absent") for path in SETTINGS}
-        status = json.loads(self.inside("python3", "-c", "import urllib.request as u; print(u.urlopen('http://127.0.0.1:8700/status').read().decode())"))
+        status = json.loads(
+            self.inside("python3", "-c", "import urllib.request as u; print(u.urlopen('http://127.0.0.1:8700/status').read().decode())")
+        )
         found = {"row": json.loads(rows[-1]), "files": files, "status": status}
         (self.raw / f"{name}.json").write_text(json.dumps(found, indent=1, sort_keys=True) + "\n")
         return found
@@ -112,7 +118,9 @@ def measure(raw: Path) -> None:
         job.inside("journalctl", "--no-pager", "-o", "cat", "-u", "flysim.service", "-n", "12", code=None)
         if CARD:
             (raw / "second.txt").write_text(job.fly(*gpu))
-            (raw / "journal.txt").write_text(job.inside("sh", "-c", "journalctl --no-pager -o cat -u flysim.service _PID=$(systemctl show -p MainPID --value flysim)"))
+            (raw / "journal.txt").write_text(
+                job.inside("sh", "-c", "journalctl --no-pager -o cat -u flysim.service _PID=$(systemctl show -p MainPID --value flysim)")
+            )
             job.run("nvidia-smi", code=None)
             job.fly("verify", "--limit", GUEST, *brain, code=None)
         job.fly("rollback-cpu", "--limit", GUEST, *brain)

@@ -17,7 +17,10 @@ from flyops.operations import release as releases
 
 SYNTH = "synth:139255:2700513"
 RUNS = {
-    "circuit_every_tick": ("circuit668", ["--ticks", "10000", "--every", "1", "--threads", "1,2,3,7", "--min-spikes", "10000", "--min-undriven", "3000"]),
+    "circuit_every_tick": (
+        "circuit668",
+        ["--ticks", "10000", "--every", "1", "--threads", "1,2,3,7", "--min-spikes", "10000", "--min-undriven", "3000"],
+    ),
     "synth_every_tick": (SYNTH, ["--ticks", "1000", "--every", "1", "--threads", "1,2,3,7"]),
     "synth_every_window": (SYNTH, ["--ticks", "10000", "--every", "18", "--threads", "2,7"]),
 }
@@ -69,6 +72,8 @@ def figures(raw: Path) -> dict[str, Any]:
         out[f"{name}_threads"] = [run.get("threads") for run in runs if run.get("backend") == "cpu"]
     thirds = _last(raw / "thirds.txt")
     parts = thirds.get("parts", [])
-    out["thirds_equal"] = bool(thirds.get("ok")) and all(part["inside_window"] for part in parts[:2]) and [part["backend"] for part in parts] == ["cpu", "cuda", "cpu"]
+    out["thirds_equal"] = (
+        bool(thirds.get("ok")) and all(part["inside_window"] for part in parts[:2]) and [part["backend"] for part in parts] == ["cpu", "cuda", "cpu"]
+    )
     out["thirds_least_spikes"] = min((part["spikes"] for part in parts), default=0)
     return out

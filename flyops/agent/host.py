@@ -20,7 +20,30 @@ from flyops.model.host import Completed, Stat
 
 SYSTEM_FOLDERS = frozenset(
     ["/"]
-    + [f"/{name}" for name in ("bin", "boot", "dev", "etc", "home", "lib", "lib32", "lib64", "mnt", "opt", "proc", "root", "run", "sbin", "srv", "sys", "tmp", "usr", "var")]
+    + [
+        f"/{name}"
+        for name in (
+            "bin",
+            "boot",
+            "dev",
+            "etc",
+            "home",
+            "lib",
+            "lib32",
+            "lib64",
+            "mnt",
+            "opt",
+            "proc",
+            "root",
+            "run",
+            "sbin",
+            "srv",
+            "sys",
+            "tmp",
+            "usr",
+            "var",
+        )
+    ]
     + [f"/usr/{name}" for name in ("bin", "lib", "lib64", "libexec", "local", "sbin", "share")]
     + [f"/var/{name}" for name in ("cache", "lib", "lib/dpkg", "log", "run", "spool", "tmp")]
     + ["/etc/systemd", "/etc/ssh", "/etc/lxc", "/var/lib/lxc"]
@@ -274,7 +297,9 @@ def refuse_system_folder(path: str) -> None:
     """No task means to remove or move /, /etc or /usr as a whole: such a path comes from an empty variable or a wrong link."""
     whole = os.path.join(os.path.realpath(os.path.dirname(os.path.abspath(path))), os.path.basename(os.path.abspath(path)))
     if whole in SYSTEM_FOLDERS and not os.path.islink(whole):
-        raise ModuleError(f"refused to remove or move {whole}: it is a folder of the system itself", fix="look at the path of this task; name what is inside it")
+        raise ModuleError(
+            f"refused to remove or move {whole}: it is a folder of the system itself", fix="look at the path of this task; name what is inside it"
+        )
 
 
 def _umask() -> int:

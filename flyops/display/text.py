@@ -14,8 +14,26 @@ QUIET_KEYS = frozenset(
     | {"stdout_lines", "stderr_lines", "ansible_loop_var", "ansible_facts", "attempts", "assertion", "evaluated_to", "failed_when_result", "delta"}
 )
 SHOWN_LINES_MAX = 40
-HEADS = {"failed": "fatal", "refused": "refused", "unreachable": "fatal", "skipped": "skipping", "unknown": "unknown", "ignored": "fatal", "retry": "retrying"}
-COLORS = {"ok": "green", "changed": "yellow", "skipped": "cyan", "failed": "red", "refused": "red", "unreachable": "red", "unknown": "magenta", "ignored": "yellow", "retry": "yellow"}
+HEADS = {
+    "failed": "fatal",
+    "refused": "refused",
+    "unreachable": "fatal",
+    "skipped": "skipping",
+    "unknown": "unknown",
+    "ignored": "fatal",
+    "retry": "retrying",
+}
+COLORS = {
+    "ok": "green",
+    "changed": "yellow",
+    "skipped": "cyan",
+    "failed": "red",
+    "refused": "red",
+    "unreachable": "red",
+    "unknown": "magenta",
+    "ignored": "yellow",
+    "retry": "yellow",
+}
 
 
 def headline(event: Event) -> str:

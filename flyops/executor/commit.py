@@ -134,7 +134,9 @@ class Committer:
 
     def retry(self, step: Step, attempt: int, retries: int, result: Result, order: Order, context: Context) -> None:
         """A try that was not the last."""
-        self._tell("retry", step, order, context, "retry", {"attempts": attempt, "msg": result.get("msg", "")}, label=f"{retries - attempt} tries left")
+        self._tell(
+            "retry", step, order, context, "retry", {"attempts": attempt, "msg": result.get("msg", "")}, label=f"{retries - attempt} tries left"
+        )
 
     # events
 

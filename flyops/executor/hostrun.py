@@ -136,7 +136,9 @@ class HostRun:
                 return None
             raise
 
-    def _act(self, task: Task, scope: Scope, context: Context, order: tuple[int, ...], loop_layer: Mapping[str, Any]) -> tuple[dict[str, Any], list[Entry]]:
+    def _act(
+        self, task: Task, scope: Scope, context: Context, order: tuple[int, ...], loop_layer: Mapping[str, Any]
+    ) -> tuple[dict[str, Any], list[Entry]]:
         wrong = steps.false_condition(task, scope) if task.loop is not None else None
         if wrong is not None:
             return steps.skipped(wrong), []
@@ -256,13 +258,31 @@ class HostRun:
 
     def _announce(self, taken: tuple[Step, Context]) -> None:
         step, context = taken
-        self.run.emit(Event("start", self.play.play.title, self.run.masker.text(self.out.title(step)), self.host.name, module=step.task.module, handler=context.handler))
+        self.run.emit(
+            Event(
+                "start",
+                self.play.play.title,
+                self.run.masker.text(self.out.title(step)),
+                self.host.name,
+                module=step.task.module,
+                handler=context.handler,
+            )
+        )
 
-    def _request(self, target: Target, calls: Sequence[Sent], place: Callable[[int], tuple[Step, Context]]) -> Iterable[tuple[int, dict[str, Any], float]]:
+    def _request(
+        self, target: Target, calls: Sequence[Sent], place: Callable[[int], tuple[Step, Context]]
+    ) -> Iterable[tuple[int, dict[str, Any], float]]:
         def note(number: int, text: str) -> None:
             step, context = place(number)
             self.run.emit(
-                Event("note", self.play.play.title, self.run.masker.text(self.out.title(step)), self.host.name, text=self.run.masker.text(text), handler=context.handler)
+                Event(
+                    "note",
+                    self.play.play.title,
+                    self.run.masker.text(self.out.title(step)),
+                    self.host.name,
+                    text=self.run.masker.text(text),
+                    handler=context.handler,
+                )
             )
 
         session = self.run.pool.session(target)

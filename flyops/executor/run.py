@@ -115,7 +115,9 @@ def run_plays(run: RunState, playbook: Playbook, listeners: Sequence[Listener]) 
 def _results(run: RunState) -> dict[str, HostResult]:
     counts = run.pool.counts()
     return {
-        name: HostResult(name, **state.counters(), lost=tuple(state.lost), vars=_vars(run, state), count=counts.get(name, Count()), message=_message(run, state))
+        name: HostResult(
+            name, **state.counters(), lost=tuple(state.lost), vars=_vars(run, state), count=counts.get(name, Count()), message=_message(run, state)
+        )
         for name, state in run.hosts.items()
         if any(state.counters().values()) or name in run.inventory.hosts or name == "localhost"
     }

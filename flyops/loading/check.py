@@ -17,7 +17,38 @@ from flyops.loading.positions import NOWHERE, Problems, nearest
 from flyops.loading.templating import environment, has_template
 
 MAGIC = frozenset(
-    ["inventory_hostname", "inventory_hostname_short", "group_names", "groups", "hostvars", "play_hosts", "playbook_dir", "inventory_dir", "inventory_file", "omit", "item", "role_name", "role_path", "vars", "environment", "flyops_version", "template_path", "template_fullpath", "template_host", "range", "dict", "lipsum", "cycler", "joiner", "namespace", "lookup", "query", "q", "undef", "secret_vars"]
+    [
+        "inventory_hostname",
+        "inventory_hostname_short",
+        "group_names",
+        "groups",
+        "hostvars",
+        "play_hosts",
+        "playbook_dir",
+        "inventory_dir",
+        "inventory_file",
+        "omit",
+        "item",
+        "role_name",
+        "role_path",
+        "vars",
+        "environment",
+        "flyops_version",
+        "template_path",
+        "template_fullpath",
+        "template_host",
+        "range",
+        "dict",
+        "lipsum",
+        "cycler",
+        "joiner",
+        "namespace",
+        "lookup",
+        "query",
+        "q",
+        "undef",
+        "secret_vars",
+    ]
 )
 GUARD_TESTS = ("defined", "undefined")
 GUARD_FILTERS = ("default", "d", "mandatory")
@@ -122,7 +153,9 @@ def _check_task(task: Task, known: set[str], problems: Problems) -> None:
             if not pos.file:
                 pos = task.pos
             problems.add(
-                f"nothing defines the variable {name!r}; {nearest(name, known)}".rstrip("; "), pos._replace(line=pos.line + line - 1), "define it, or write | default(…)"
+                f"nothing defines the variable {name!r}; {nearest(name, known)}".rstrip("; "),
+                pos._replace(line=pos.line + line - 1),
+                "define it, or write | default(…)",
             )
 
 

@@ -50,7 +50,9 @@ def _to_nice_json(value: Any, indent: int = 4, sort_keys: bool = True, ensure_as
 
 
 def _to_yaml(value: Any, indent: int = 2, default_flow_style: bool | None = None, sort_keys: bool = True, width: int = 80) -> str:
-    return str(yaml.safe_dump(plain(value), indent=indent, default_flow_style=default_flow_style, sort_keys=sort_keys, width=width, allow_unicode=True))
+    return str(
+        yaml.safe_dump(plain(value), indent=indent, default_flow_style=default_flow_style, sort_keys=sort_keys, width=width, allow_unicode=True)
+    )
 
 
 def _to_nice_yaml(value: Any, indent: int = 4, sort_keys: bool = True, width: int = 80) -> str:

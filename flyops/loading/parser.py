@@ -236,7 +236,9 @@ class Parser:
         value = item[key]
         name = value.get("file") if isinstance(value, dict) else value
         if not isinstance(name, str) or has_template(name):
-            self.problems.add("import_tasks needs the plain name of a file", item.at(key), "use include_tasks for a name that is known only in the run")
+            self.problems.add(
+                "import_tasks needs the plain name of a file", item.at(key), "use include_tasks for a name that is known only in the run"
+            )
             return []
         path = find_tasks_file(str(name), folder, folder)
         self._depth += 1
@@ -376,8 +378,19 @@ class Parser:
         for name, source in args.source.items():
             canonical = next(iter(canonical_names(spec, {name: None})))
             is_mode = canonical in spec.args and (spec.args[canonical].kind == "mode" or canonical in ("mode", "directory_mode"))
-            if is_mode and isinstance(args[name], int) and source.isdigit() and source[0] != "0" and len(source) >= 3 and set(source) <= set("01234567"):
-                self.problems.add(f"argument {name!r}: {source} is read as a decimal number, not as an octal mode", args.value_at(name), f"write '0{source}', in quotes")
+            if (
+                is_mode
+                and isinstance(args[name], int)
+                and source.isdigit()
+                and source[0] != "0"
+                and len(source) >= 3
+                and set(source) <= set("01234567")
+            ):
+                self.problems.add(
+                    f"argument {name!r}: {source} is read as a decimal number, not as an octal mode",
+                    args.value_at(name),
+                    f"write '0{source}', in quotes",
+                )
 
     def _known_keys(self, item: Map, allowed: Iterable[str], what: str) -> None:
         for key in item:

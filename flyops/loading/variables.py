@@ -7,8 +7,30 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 # Names that look like facts and never come from them.
-NO_FACTS = frozenset({"ansible_connection", "ansible_host", "ansible_port", "ansible_user", "ansible_python_interpreter", "ansible_via", "ansible_timeout", "ansible_password", "ansible_verbosity"})
-NO_FACT_PREFIXES = ("ansible_become", "ansible_ssh_", "ansible_private_key", "ansible_lxc_", "ansible_loop", "ansible_index_var", "ansible_failed_", "ansible_check_mode", "ansible_diff_mode")
+NO_FACTS = frozenset(
+    {
+        "ansible_connection",
+        "ansible_host",
+        "ansible_port",
+        "ansible_user",
+        "ansible_python_interpreter",
+        "ansible_via",
+        "ansible_timeout",
+        "ansible_password",
+        "ansible_verbosity",
+    }
+)
+NO_FACT_PREFIXES = (
+    "ansible_become",
+    "ansible_ssh_",
+    "ansible_private_key",
+    "ansible_lxc_",
+    "ansible_loop",
+    "ansible_index_var",
+    "ansible_failed_",
+    "ansible_check_mode",
+    "ansible_diff_mode",
+)
 
 Layers = tuple[Mapping[str, Any], ...]
 

@@ -74,7 +74,9 @@ def _build(loader: Any, node: Any) -> Any:
     if node.tag == "!unsafe":
         return Unsafe(node.value)
     if node.tag in ("!vault", "!vault-encrypted"):
-        raise LoadError("vault values are not supported yet", where=str(pos), fix="keep the secret in a file outside and read it with lookup('file', …)")
+        raise LoadError(
+            "vault values are not supported yet", where=str(pos), fix="keep the secret in a file outside and read it with lookup('file', …)"
+        )
     try:
         value = loader.construct_object(node)
     except ValueError as err:

@@ -35,7 +35,9 @@ class Target:
 
     def describe(self) -> str:
         """For people."""
-        place = {"ssh": f"ssh {self.user + '@' if self.user else ''}{self.address}:{self.port or 22}", "lxc": f"lxc {self.lxc_name}"}.get(self.connection, "local")
+        place = {"ssh": f"ssh {self.user + '@' if self.user else ''}{self.address}:{self.port or 22}", "lxc": f"lxc {self.lxc_name}"}.get(
+            self.connection, "local"
+        )
         if self.via is not None:
             place += f" via {self.via.describe()}"
         return f"{place} as {self.become_user}" if self.become else place

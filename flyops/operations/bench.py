@@ -55,7 +55,10 @@ def judge(figures: dict[str, Any], goals: dict[str, Any]) -> dict[str, bool]:
 
 def machine() -> dict[str, Any]:
     """What it was measured on, in words that say nothing of where it stands."""
-    model = next((line.partition(":")[2].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")), platform.machine())
+    model = next(
+        (line.partition(":")[2].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")),
+        platform.machine(),
+    )
     here = card.this_machine()
     memory = next(int(line.split()[1]) for line in Path("/proc/meminfo").read_text().splitlines() if line.startswith("MemTotal"))
     found: dict[str, Any] = {"cpu": model, "cpus": os.cpu_count(), "memory_gib": round(memory / (1 << 20)), "kernel": platform.release()}
@@ -111,9 +114,11 @@ def check(record_file: Path) -> list[str]:
         return problems
     module = load(record["name"])
     figures = json.loads(json.dumps(module.figures(raw)))
-    for name in sorted({*figures, *record["figures"]}):
-        if figures.get(name) != record["figures"].get(name):
-            problems.append(f"{record_file}: {name}: the record says {record['figures'].get(name)}, the raw samples {figures.get(name)}")
+    problems += [
+        f"{record_file}: {name}: the record says {record['figures'].get(name)}, the raw samples {figures.get(name)}"
+        for name in sorted({*figures, *record["figures"]})
+        if figures.get(name) != record["figures"].get(name)
+    ]
     if judge(figures, module.GOALS) != record["met"]:
         problems.append(f"{record_file}: met: the record says {record['met']}, the figures {judge(figures, module.GOALS)}")
     return problems

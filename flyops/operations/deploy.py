@@ -34,11 +34,16 @@ def run(options: DeployOptions) -> int:
         accept_segments=[options.accept] if options.accept else [],
         force=options.force,
         agent_bundle=str(bundle_file()),
-        **({"fly_connectome": options.connectome} if options.connectome else {}),
+        **chosen_brain(options),
     )
     if not options.target.check:
         report(options, result, release.version)
     return result.exit_code
+
+
+def chosen_brain(options: DeployOptions) -> dict[str, Any]:
+    """`--connectome` over what the inventory says."""
+    return {"fly_connectome": options.connectome} if options.connectome else {}
 
 
 def any_gpu(chosen: hosts.Hosts) -> bool:

@@ -15,13 +15,12 @@ from typing import Any
 from flyops import places
 from flyops.executor.run import RunResult
 from flyops.loading.extravars import parse_extra
-from flyops.loading.inventory import Inventory
+from flyops.loading.inventory import Inventory, limit_hosts
 from flyops.loading.templating import render_variable
 from flyops.loading.variables import Scope
 from flyops.operations import embedded
 from flyops.operations.options import Target
 from flyops.operations.play import as_inventory, default_inventory, run_playbook
-from flyops.loading.inventory import limit_hosts
 
 HERE = "local"  # the group that an operation means when neither hosts nor an inventory were named
 
@@ -88,4 +87,8 @@ def holder() -> str:
     """Who runs this, for whoever meets our lock."""
     since = time.strftime("%Y-%m-%d %H:%M:%SZ", time.gmtime())
     words = " ".join(["fly", *sys.argv[1:]]) if len(sys.argv) > 1 else "fly"
-    return f"pid {os.getpid()}, {getpass.getuser()}@{socket.gethostname()}, since {since}, {words}"
+    try:
+        who = getpass.getuser()
+    except (KeyError, OSError):  # a uid without a name
+        who = f"uid {os.getuid()}"
+    return f"pid {os.getpid()}, {who}@{socket.gethostname()}, since {since}, {words}"

@@ -158,7 +158,9 @@ def loop_items(task: Task, scope: Scope) -> list[Any]:
     if isinstance(value, str) or not isinstance(value, Iterable):
         if task.loop_flatten:
             return [value]
-        raise PlanError(f"loop: expected a list, found {type(value).__name__}", where=where, fix="a mapping needs | dict2items, a text [ … ] around it")
+        raise PlanError(
+            f"loop: expected a list, found {type(value).__name__}", where=where, fix="a mapping needs | dict2items, a text [ … ] around it"
+        )
     if isinstance(value, Mapping):
         raise PlanError("loop: expected a list, found a mapping", where=where, fix="write | dict2items behind it")
     items = list(value)
@@ -223,7 +225,9 @@ def make_call(task: Task, scope: Scope, flags: Flags, run: Run) -> Call:
         if arg.secret and names.get(name) is not None:
             scope.on_secret(names[name])
     if flags.no_log:
-        scope.on_secret([args[key] for key, raw in task.args.items() if key in args and isinstance(raw, str) and "{{" in raw and isinstance(args[key], str)])
+        scope.on_secret(
+            [args[key] for key, raw in task.args.items() if key in args and isinstance(raw, str) and "{{" in raw and isinstance(args[key], str)]
+        )
     mode = "" if not flags.check else "run" if run.check else "task"
     return Call(task.module, args, mode, flags.diff, environment_of(task, scope), offers)
 

@@ -59,7 +59,12 @@ def connect(target: Target) -> Any:
     if target.key_file:
         kwargs |= {"key_filename": os.path.expanduser(target.key_file), "look_for_keys": False}
     connection = Connection(
-        target.address, user=target.user or None, port=target.port or None, connect_timeout=int(target.connect_s) or 1, connect_kwargs=kwargs, config=Config()
+        target.address,
+        user=target.user or None,
+        port=target.port or None,
+        connect_timeout=int(target.connect_s) or 1,
+        connect_kwargs=kwargs,
+        config=Config(),
     )
     files = known_hosts_files(target, connection)
     _check_keys(connection, files, files[0] if target.accept_new else "")
@@ -80,7 +85,9 @@ def connect(target: Target) -> Any:
             fix=f"compare that fingerprint with the host's own, then: ssh-keyscan -p {connection.port} {connection.host} >> {files[0] if files else '~/.ssh/known_hosts'}",
         ) from err
     except AuthenticationException as err:
-        raise ConnectError(f"{place} does not accept our key: {err}", where=target.name, fix="set ansible_user and ansible_ssh_private_key_file") from err
+        raise ConnectError(
+            f"{place} does not accept our key: {err}", where=target.name, fix="set ansible_user and ansible_ssh_private_key_file"
+        ) from err
     except (SSHException, OSError, EOFError) as err:
         raise ConnectError(f"cannot connect to {place}: {err}", where=target.name, fix="is it up, and are address and port right?") from err
     _tune(connection)

@@ -27,7 +27,16 @@ def test_no_words_list_the_tasks_from_any_folder(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "words", [["nosuch"], ["deploy", "--nosuch"], ["status", "--forks", "many"], ["logs", "--lines", "-1"], ["provision"], ["--nosuch"], ["play", "--help", "nosuch"]]
+    "words",
+    [
+        ["nosuch"],
+        ["deploy", "--nosuch"],
+        ["status", "--forks", "many"],
+        ["logs", "--lines", "-1"],
+        ["provision"],
+        ["--nosuch"],
+        ["play", "--help", "nosuch"],
+    ],
 )
 def test_usage_errors_are_2_without_a_traceback(words):
     done = fly(*words)

@@ -52,7 +52,9 @@ class Fly:
 
     def start(self, *words: str) -> subprocess.Popen[str]:
         """The command, running."""
-        return subprocess.Popen(self.argv(*words), env=self.env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd="/")
+        return subprocess.Popen(
+            self.argv(*words), env=self.env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd="/"
+        )
 
     def __call__(self, *words: str, code: int = 0) -> str:
         """Its output; the exit code is asserted."""

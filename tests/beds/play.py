@@ -40,7 +40,11 @@ class Recorder:
 
     def result(self, task: str, host: str | None = None) -> dict[str, Any]:
         """The last result of a task."""
-        return next(event.result for event in reversed(self.events) if event.kind in ("result", "unreachable") and event.task == task and host in (None, event.host))
+        return next(
+            event.result
+            for event in reversed(self.events)
+            if event.kind in ("result", "unreachable") and event.task == task and host in (None, event.host)
+        )
 
 
 @dataclass

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from flyops import places
-from flyops.operations.release import Release
 from tests.beds import digest
 from tests.beds.fly import changed
 from tests.beds.lxc import LXC_PATH, converge, free_name
@@ -30,7 +29,9 @@ class Guest:
         self.env = {**os.environ, "XDG_STATE_HOME": str(folder), "NO_COLOR": "1"}
 
     def __call__(self, *words: str, code: int = 0) -> str:
-        done = subprocess.run([str(places.REPOSITORY / "fly"), *words], env=self.env, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, cwd="/")
+        done = subprocess.run(
+            [str(places.REPOSITORY / "fly"), *words], env=self.env, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, cwd="/"
+        )
         assert done.returncode == code, f"expected exit {code}, found {done.returncode}\n{done.stdout}{done.stderr}"
         return done.stdout + done.stderr
 

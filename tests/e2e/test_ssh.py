@@ -112,9 +112,9 @@ def test_no_python_on_the_target(server: Sshd, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("size", [0, 1_048_577, 64 * 1_048_576])
 def test_files_of_all_sizes(server: Sshd, tmp_path: Path, size: int) -> None:
-    source = tmp_path / "it's a \"file\""
+    source = tmp_path / 'it\'s a "file"'
     source.write_bytes((os.urandom(65536) * (size // 65536 + 1))[:size])
-    name = f"{tmp_path}/to it's \"here\""
+    name = f'{tmp_path}/to it\'s "here"'
     text = "- copy: {src: '{{ from }}', dest: '{{ to }}'}\n  register: r\n- stat: {path: '{{ to }}', checksum_algorithm: sha256}\n  register: s\n"
     found = run(server, tmp_path, text, extra_vars={"from": str(source), "to": name})
     assert found.result.exit_code == 0, found.seen.events
@@ -130,7 +130,7 @@ def test_five_megabytes_on_both_streams(server: Sshd, tmp_path: Path) -> None:
 
 def test_arguments_arrive_verbatim(server: Sshd, tmp_path: Path) -> None:
     text = "- command:\n    argv: [printf, '[%s]', \"it's \\\"q\\\" `id` é\", '', '{{ 5 }}']\n  register: r\n"
-    assert run(server, tmp_path, text).vars("s1")["r"]["stdout"] == "[it's \"q\" `id` é][][5]"
+    assert run(server, tmp_path, text).vars("s1")["r"]["stdout"] == '[it\'s "q" `id` é][][5]'
 
 
 def _when_running(marker: Path, act: Any) -> threading.Thread:
@@ -148,7 +148,9 @@ def _when_running(marker: Path, act: Any) -> threading.Thread:
 def test_a_server_that_stops_answering(server: Sshd, tmp_path: Path) -> None:
     """The line does not break, it only falls silent: unreachable within the limit, and the task may have run."""
     marker = tmp_path / "running"
-    thread = _when_running(marker, lambda: [os.kill(pid, signal.SIGSTOP) for pid in server.children() if "sshd" in Path(f"/proc/{pid}/comm").read_text()])
+    thread = _when_running(
+        marker, lambda: [os.kill(pid, signal.SIGSTOP) for pid in server.children() if "sshd" in Path(f"/proc/{pid}/comm").read_text()]
+    )
     started = time.monotonic()
     found = run(server, tmp_path, f"- shell: touch {marker}; sleep 60\n", more={"flyops_silence_s": 7})
     thread.join()
@@ -159,7 +161,9 @@ def test_a_server_that_stops_answering(server: Sshd, tmp_path: Path) -> None:
 
 def test_a_server_that_goes_away_under_a_task(server: Sshd, tmp_path: Path) -> None:
     marker = tmp_path / "running"
-    thread = _when_running(marker, lambda: [os.kill(pid, signal.SIGKILL) for pid in server.children() if "sshd" in Path(f"/proc/{pid}/comm").read_text()])
+    thread = _when_running(
+        marker, lambda: [os.kill(pid, signal.SIGKILL) for pid in server.children() if "sshd" in Path(f"/proc/{pid}/comm").read_text()]
+    )
     found = run(server, tmp_path, f"- shell: echo $$ > {marker}.pid; touch {marker}; sleep 60\n- command: 'true'\n")
     thread.join()
     assert found.seen.order() == ["shell:unreachable"]

@@ -31,4 +31,6 @@ def act(args: dict[str, Any], scope: Scope) -> Outcome:
     if not name:
         raise PlanError("add_host: expected a name")
     groups = [str(g) for key in ("groups", "group", "groupname") for g in to_list(values.pop(key, None) or [])]
-    return Outcome({"changed": True, "add_host": {"host_name": name, "groups": groups, "host_vars": values}}, new_host=(str(name), tuple(groups), values))
+    return Outcome(
+        {"changed": True, "add_host": {"host_name": name, "groups": groups, "host_vars": values}}, new_host=(str(name), tuple(groups), values)
+    )

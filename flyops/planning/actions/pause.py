@@ -29,4 +29,8 @@ def act(args: dict[str, Any], scope: Scope) -> Outcome:
     values = {key: render(value, scope) for key, value in args.items()}
     given = "seconds" in values or "minutes" in values
     wait_s = float(values.get("seconds") or 0) + 60 * float(values.get("minutes") or 0)
-    return Outcome({"delta": wait_s, "user_input": ""}, pause_s=wait_s if given else None, prompt=str(values.get("prompt") or ("" if given else "Press enter to continue")))
+    return Outcome(
+        {"delta": wait_s, "user_input": ""},
+        pause_s=wait_s if given else None,
+        prompt=str(values.get("prompt") or ("" if given else "Press enter to continue")),
+    )

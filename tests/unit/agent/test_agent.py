@@ -127,7 +127,10 @@ def test_one_shot(program: Path, tmp_path: Path, python: str) -> None:
     def run(module_name: str, values: dict[str, Any], *more: str) -> tuple[int, dict[str, Any]]:
         args.write_text(json.dumps(values))
         done = subprocess.run(
-            [python, "-I", "-S", "-W", "error", str(program), "--module", module_name, "--args", str(args), *more], capture_output=True, text=True, check=False
+            [python, "-I", "-S", "-W", "error", str(program), "--module", module_name, "--args", str(args), *more],
+            capture_output=True,
+            text=True,
+            check=False,
         )
         assert not done.stderr
         return done.returncode, json.loads(done.stdout)

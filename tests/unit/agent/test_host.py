@@ -119,7 +119,7 @@ def test_bytes_that_are_no_text_come_back(host: Host, tmp_path: Path) -> None:
 
 
 def test_names_with_spaces_and_quotes(host: Host, tmp_path: Path) -> None:
-    name = str(tmp_path / "it's \"q\" $x `y` \n é")
+    name = str(tmp_path / 'it\'s "q" $x `y` \n é')
     host.write_text(name, "x")
     assert host.read_text(name) == "x"
     assert host.run(["printf", "%s", name], query=True).stdout == name.encode()

@@ -98,6 +98,11 @@ def test_masking() -> None:
     assert masker.mask({"a": ["secret"]}) == {"a": ["secret"]}
     masker.add({"k": ["secret", "x"], "n": 12345})
     masker.add("secret-longer")
-    assert masker.mask({"a": ["my secret-longer", "x"], "secret": 12345, "b": True, "c": 1}) == {"a": ["my ********", "x"], "********": "********", "b": True, "c": 1}
+    assert masker.mask({"a": ["my secret-longer", "x"], "secret": 12345, "b": True, "c": 1}) == {
+        "a": ["my ********", "x"],
+        "********": "********",
+        "b": True,
+        "c": 1,
+    }
     masker.add("-----BEGIN-----\nline of the key\n")
     assert masker.text("has line of the key inside") == "has ******** inside"

@@ -97,7 +97,9 @@ def test_a_checked_task_in_a_real_run(tmp_path: Path) -> None:
 
 def test_diffs_are_shown_and_say_a_missing_newline(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "f").write_text("a\nb")
-    book = write(tmp_path, f"- hosts: all\n  gather_facts: false\n  tasks:\n    - copy: {{content: 'a\n\n        c', dest: {tmp_path}/f, mode: '0600'}}\n")
+    book = write(
+        tmp_path, f"- hosts: all\n  gather_facts: false\n  tasks:\n    - copy: {{content: 'a\n\n        c', dest: {tmp_path}/f, mode: '0600'}}\n"
+    )
     run_playbook(book, inventory=inventory(), diff=True, check=True, display="plain")
     out = capsys.readouterr().out
     assert "-b\n\\ No newline at end of file\n" in out
@@ -176,7 +178,10 @@ def test_no_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_secret_arguments_are_masked(tmp_path: Path) -> None:
     """An argument that the module declares secret: uri's password."""
-    found = tasks(tmp_path, f"- uri: {{url: 'http://127.0.0.1:1/', url_username: me, url_password: {SECRET}}}\n  ignore_errors: true\n- debug: {{msg: 'is {SECRET}'}}\n")
+    found = tasks(
+        tmp_path,
+        f"- uri: {{url: 'http://127.0.0.1:1/', url_username: me, url_password: {SECRET}}}\n  ignore_errors: true\n- debug: {{msg: 'is {SECRET}'}}\n",
+    )
     assert found.seen.result("debug")["msg"] == "is ********"
 
 

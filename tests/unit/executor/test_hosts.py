@@ -91,7 +91,11 @@ def test_add_host_and_groups(tmp_path: Path) -> None:
 
 
 def test_meta_end(tmp_path: Path) -> None:
-    found = tasks(tmp_path, "- meta: end_host\n  when: inventory_hostname == 'h1'\n- {name: one, debug: {}}\n- meta: end_play\n- {name: two, debug: {}}\n", hosts="h1 h2")
+    found = tasks(
+        tmp_path,
+        "- meta: end_host\n  when: inventory_hostname == 'h1'\n- {name: one, debug: {}}\n- meta: end_play\n- {name: two, debug: {}}\n",
+        hosts="h1 h2",
+    )
     assert found.seen.order("h1") == []
     assert "one:ok" in found.seen.order("h2")
     assert "two:ok" not in found.seen.order("h2")
@@ -100,7 +104,9 @@ def test_meta_end(tmp_path: Path) -> None:
 
 def test_hosts_run_ahead_but_are_shown_task_by_task(tmp_path: Path) -> None:
     found = tasks(
-        tmp_path, "- {name: a, command: \"sh -c 'sleep {{ wait }}'\"}\n- {name: b, command: 'true'}\n", hosts={"h1": {**HERE, "wait": 0.5}, "h2": {**HERE, "wait": 0}}
+        tmp_path,
+        "- {name: a, command: \"sh -c 'sleep {{ wait }}'\"}\n- {name: b, command: 'true'}\n",
+        hosts={"h1": {**HERE, "wait": 0.5}, "h2": {**HERE, "wait": 0}},
     )
     shown = [(event.task, event.host) for event in found.seen.of("result")]
     assert [task for task, _ in shown] == ["a", "a", "b", "b"]
@@ -138,7 +144,11 @@ def test_include_with_loop_vars_and_when(tmp_path: Path) -> None:
 
 
 def test_an_include_with_a_meeting_inside(tmp_path: Path) -> None:
-    write(tmp_path, "- command: echo {{ inventory_hostname }}\n  run_once: true\n  register: r\n- command: echo {{ r.stdout }}\n  register: s\n", "inner.yml")
+    write(
+        tmp_path,
+        "- command: echo {{ inventory_hostname }}\n  run_once: true\n  register: r\n- command: echo {{ r.stdout }}\n  register: s\n",
+        "inner.yml",
+    )
     found = tasks(tmp_path, "- include_tasks: inner.yml\n", hosts="h1 h2")
     assert [found.vars(name)["s"]["stdout"] for name in ("h1", "h2")] == ["h1", "h1"]
 

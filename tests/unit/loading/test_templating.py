@@ -39,8 +39,8 @@ TYPES = [
     ("12:30:45", 45045),
     ("1_000", 1000),
     ("0644", 420),
-    ('"{{ nope.b.c | default(\'x\') }}"', "x"),
-    ('"{{ [1][5] | default(\'i\') }}"', "i"),
+    ("\"{{ nope.b.c | default('x') }}\"", "x"),
+    ("\"{{ [1][5] | default('i') }}\"", "i"),
     ('"{{ nope is defined }}"', False),
     ('!unsafe "{{ 5 }}"', "{{ 5 }}"),
 ]
@@ -103,7 +103,9 @@ def test_a_condition_must_be_a_boolean(value: Any) -> None:
     assert caught.value.where == "f.yml:1:7"
 
 
-@pytest.mark.parametrize(("text", "wanted"), [("v | bool", True), ("not (v | bool)", False), ("v == 'yes'", True), ("", True), ("v is defined and v != 'x'", True)])
+@pytest.mark.parametrize(
+    ("text", "wanted"), [("v | bool", True), ("not (v | bool)", False), ("v == 'yes'", True), ("", True), ("v is defined and v != 'x'", True)]
+)
 def test_conditions(text: str, wanted: bool) -> None:
     assert condition(Text(text), scope(v="yes")) is wanted
 
@@ -116,7 +118,7 @@ FILTERS = [
     ("'no' | bool", False),
     ("'5' | int", 5),
     ("[1, 2] | join('-')", "1-2"),
-    ("\"it's\" | quote", "'it'\"'\"'s'"),
+    ('"it\'s" | quote', "'it'\"'\"'s'"),
     ("{'a': [1]} | to_json", '{"a": [1]}'),
     ("'[1, 2]' | from_json", [1, 2]),
     ("{'b': 1, 'a': 2} | to_yaml", "{a: 2, b: 1}\n"),

@@ -55,7 +55,14 @@ def test_looks_change_nothing(files: tuple[str, str], tmp_path: Path, capsys: py
     assert operation.list_tasks(playbook, ["x"]) == ["play #1 (first)", "  a  TAGS: [x]"]
     assert operation.list_hosts(playbook, operation.as_inventory(files[1]), "w1", {}) == ["play #1 (first): 1 hosts", "  w1"]
     options = types.SimpleNamespace(
-        file=files[0], target=Target(inventory=(files[1],)), tags="", skip_tags="", start_at_task="", syntax_check=True, list_hosts=True, list_tasks=True
+        file=files[0],
+        target=Target(inventory=(files[1],)),
+        tags="",
+        skip_tags="",
+        start_at_task="",
+        syntax_check=True,
+        list_hosts=True,
+        list_tasks=True,
     )
     assert operation.run(options) == 0  # type: ignore[arg-type]
     assert "1 plays, no error" in capsys.readouterr().out
@@ -97,7 +104,9 @@ def test_a_real_terminal_shows_hosts_at_work(files: tuple[str, str], tmp_path: P
     book = write(tmp_path, "- hosts: all\n  gather_facts: false\n  tasks:\n    - {name: 'sleeps [x]', command: sleep 1}\n", "slow.yml")
     code = f"from flyops.operations.play import run_playbook; run_playbook({str(book)!r}, inventory={files[1]!r})"
     ours, theirs = pty.openpty()
-    process = subprocess.Popen([sys.executable, "-c", code], stdout=theirs, stderr=theirs, env={"TERM": "xterm", "PATH": "/usr/bin:/bin"}, cwd=Path(__file__).parents[3])
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=theirs, stderr=theirs, env={"TERM": "xterm", "PATH": "/usr/bin:/bin"}, cwd=Path(__file__).parents[3]
+    )
     os.close(theirs)
     shown = b""
     try:

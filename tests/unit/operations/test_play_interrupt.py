@@ -17,7 +17,9 @@ from tests.beds.play import write
 
 @pytest.mark.parametrize("hosts", ["h1", "h1 h2 h3"])
 def test_interrupt(tmp_path: Path, hosts: str) -> None:
-    book = write(tmp_path, f"- hosts: all\n  gather_facts: false\n  tasks:\n    - shell: echo $$ > {tmp_path}/{{{{ inventory_hostname }}}}.pid; sleep 300\n")
+    book = write(
+        tmp_path, f"- hosts: all\n  gather_facts: false\n  tasks:\n    - shell: echo $$ > {tmp_path}/{{{{ inventory_hostname }}}}.pid; sleep 300\n"
+    )
     code = (
         "from tests.beds.play import inventory\nfrom flyops.operations.play import run_playbook\n"
         f"run_playbook({str(book)!r}, inventory=inventory({hosts!r}), display='plain')"

@@ -137,7 +137,15 @@ def test_targets(tmp_path: Path, variables: dict[str, Any], wanted: dict[str, An
     assert {key: getattr(found, key) for key in wanted} == wanted
 
 
-@pytest.mark.parametrize(("text", "variables"), [("command: x", {"ansible_connection": "winrm"}), ("command: x", {"ansible_ssh_common_args": "-o X"}), ("command: x", {"ansible_become_password": "p"}), ("command: x\nbecome: true\nbecome_method: su", {})])
+@pytest.mark.parametrize(
+    ("text", "variables"),
+    [
+        ("command: x", {"ansible_connection": "winrm"}),
+        ("command: x", {"ansible_ssh_common_args": "-o X"}),
+        ("command: x", {"ansible_become_password": "p"}),
+        ("command: x\nbecome: true\nbecome_method: su", {}),
+    ],
+)
 def test_what_is_not_supported_yet(tmp_path: Path, text: str, variables: dict[str, Any]) -> None:
     with pytest.raises(PlanError, match="not supported yet"):
         target_of(task(tmp_path, text), scope(**variables))

@@ -25,7 +25,9 @@ SPEC = Spec(
 )
 
 
-@pytest.mark.parametrize(("typed", "wanted"), [("0644", 0o644), ("644", 0o644), ("0o644", 0o644), (0o644, 0o644), ("01777", 0o1777), ("u=rw,g=r,o=", "u=rw,g=r,o=")])
+@pytest.mark.parametrize(
+    ("typed", "wanted"), [("0644", 0o644), ("644", 0o644), ("0o644", 0o644), (0o644, 0o644), ("01777", 0o1777), ("u=rw,g=r,o=", "u=rw,g=r,o=")]
+)
 def test_modes(typed: Any, wanted: Any) -> None:
     assert validate(SPEC, {"path": "/", "mode": typed})[0]["mode"] == wanted
 
@@ -40,7 +42,13 @@ def test_values_and_errors() -> None:
     assert not errors
     assert (values["path"], values["state"], values["tags"], values["count"]) == ("/p", "a", [1, 2], 7)
     errors = validate(SPEC, {"pth": "/p", "state": "c", "count": "x", "x": 1, "y": 2})[1]
-    for part in ("unknown argument 'pth'; did you mean 'path'?", "missing argument 'path' (the place)", "expected one of a, b", "'count'", "x and y exclude"):
+    for part in (
+        "unknown argument 'pth'; did you mean 'path'?",
+        "missing argument 'path' (the place)",
+        "expected one of a, b",
+        "'count'",
+        "x and y exclude",
+    ):
         assert any(part in error for error in errors), (part, errors)
     assert validate(SPEC, {"path": "/", "state": "b"})[1] == ["count required when state is b"]
 

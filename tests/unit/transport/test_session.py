@@ -88,7 +88,7 @@ def test_a_damaged_cache_is_not_used(xdg: Path) -> None:
 def test_blobs(pool: Pool, tmp_path: Path, size: int, python: str) -> None:
     if not Path(python).exists():
         pytest.skip("no Python 3.8 here")
-    source, dest = tmp_path / "it's a \"file\"", tmp_path / "de st"
+    source, dest = tmp_path / 'it\'s a "file"', tmp_path / "de st"
     block = os.urandom(65536)
     source.write_bytes((block * (size // 65536 + 1))[:size])
     sha = hashlib.sha256(source.read_bytes()).hexdigest()
