@@ -9,6 +9,7 @@ import io
 import shutil
 import tarfile
 import tempfile
+import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -153,24 +154,24 @@ def _write_tar(folder: Path, target: Path) -> None:
 def _unpack(tar: Path, work: Path) -> tuple[str, Manifest]:
     """Extracts regular files and folders below one top folder; checks them; gives the version and the manifest."""
     try:
-        with tarfile.open(tar, "r:*") as archive:
+        with tarfile.open(tar, "r:gz") as archive:
             members = archive.getmembers()
             wrong = [m.name for m in members if manifests.unsafe(m.name.rstrip("/")) or not (m.isfile() or m.isdir())]
             if wrong or sum(m.size for m in members) > LIMIT_BYTES:
-                raise UsageError(f"{tar.name} is not a release: it holds {wrong[:3] or 'more than 1 GiB'}")
+                raise UsageError(f"{tar} is not a release: it holds {wrong[:3] or 'more than 1 GiB'}")
             archive.extractall(work, filter="data")
-    except (tarfile.TarError, EOFError, OSError) as error:
-        raise UsageError(f"{tar.name} cannot be unpacked: {error}", fix="copy it again; it is cut off or damaged") from error
+    except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
+        raise UsageError(f"{tar} cannot be unpacked: {error}", fix="copy it again; it is cut off or damaged") from error
     tops = sorted(entry.name for entry in work.iterdir())
     if len(tops) != 1:
-        raise UsageError(f"{tar.name} is not a release: expected one top folder, found {tops[:5]}")
+        raise UsageError(f"{tar} is not a release: expected one top folder, found {tops[:5]}")
     try:
         record = manifests.parse((work / tops[0] / manifests.NAME).read_text())
     except (OSError, ValueError) as error:
-        raise UsageError(f"{tar.name} is not a release: its MANIFEST: {error}") from error
+        raise UsageError(f"{tar} is not a release: its MANIFEST: {error}") from error
     wrong = manifests.differences(record, hashes(work / tops[0]))
     if record.version != tops[0]:
         wrong.insert(0, f"the folder {tops[0]} and the version {record.version} differ")
     if wrong:
-        raise UsageError(f"{tar.name} does not match its MANIFEST: {'; '.join(wrong[:5])}", fix="copy or build it again")
+        raise UsageError(f"{tar} does not match its MANIFEST: {'; '.join(wrong[:5])}", fix="copy or build it again")
     return tops[0], record

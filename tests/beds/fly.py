@@ -88,6 +88,8 @@ def changed(output: str, host: str = "localhost") -> int:
     """`changed=N` of a host's recap line."""
     found = re.findall(rf"^{re.escape(host)} +: .*?changed=(\d+)", output, re.MULTILINE)
     assert found, output
+    if found[-1] != "0":
+        print(f"changed={found[-1]}:", *re.findall(r"TASK \[(.*)\] \**\nchanged: .*", output), sep="\n  ")
     return int(found[-1])
 
 

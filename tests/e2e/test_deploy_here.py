@@ -119,7 +119,7 @@ def test_two_at_once_the_second_is_told_who_is_first(deployed: Fly, flysim_relea
 
 def test_a_truncated_release_is_refused_before_anything_is_sent(fly: Fly, flysim_release: Release, tmp_path: Path) -> None:
     whole = flysim_release.tar.read_bytes()
-    for size in (0, 1000, len(whole) // 2, len(whole) - 1):
+    for size in (0, 1000, len(whole) // 2, len(whole) * 9 // 10):
         short = tmp_path / flysim_release.tar.name
         short.write_bytes(whole[:size])
         said = fly("deploy", "--release", str(short), code=2)
