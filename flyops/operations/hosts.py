@@ -49,6 +49,7 @@ class Hosts:
 def find(target: Target) -> Hosts:
     """The hosts that a person named; the group `local` alone when nothing was named."""
     inventory = as_inventory(default_inventory(target.inventory))
+    inventory.under(str(places.REPOSITORY / "inventory"))  # what our playbooks ask for; an inventory of one's own says only what differs
     limit = target.limit or ("" if target.inventory else HERE)
     limit_hosts(inventory, limit or None)
     return Hosts(inventory, limit, parse_extra(target.extra), target)
@@ -67,7 +68,7 @@ def play(hosts: Hosts, playbook: str, *, display: str = "", look: bool = False, 
         check=target.check and not look,
         diff=target.diff and not look,
         forks=target.forks,
-        display=display or ("json" if target.json else "auto"),
+        display=display or ("json" if target.json else "brief"),
         verbose=target.verbose,
     )
 

@@ -26,13 +26,19 @@ Sources = str | Path | Inventory | Sequence[str | Path]
 
 
 def make_display(kind: str = "auto", *, verbose: bool = False, stats: bool = False) -> list[Listener]:
-    """`auto` (live on a terminal, plain in a pipe), `live`, `plain`, `json` or `none`."""
+    """`auto` (live on a terminal, plain in a pipe), `brief` (the same with less of what is right), `live`, `plain`, `json` or `none`."""
+    if kind == "brief" and (verbose or not sys.stdout.isatty()):
+        kind = "auto"
     if kind == "auto":
         kind = "live" if sys.stdout.isatty() else "plain"
     if kind == "json":
         from flyops.display.jsonlines import JsonLines
 
         return [JsonLines()]
+    if kind == "brief":
+        from flyops.display.brief import Brief
+
+        return [Brief(stats=stats)]
     if kind == "live":
         from flyops.display.live import Live
 

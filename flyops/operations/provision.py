@@ -36,7 +36,7 @@ def run(options: ProvisionOptions) -> int:
         extra_vars=chosen,
         check=options.plan,
         diff=options.plan,
-        display="json" if options.json else "auto",
+        display="json" if options.json else "brief",
         verbose=options.verbose,
     )
     if result.exit_code == 0 and not options.plan and not options.json:
