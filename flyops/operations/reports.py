@@ -48,10 +48,10 @@ def line(row: Mapping[str, Any]) -> str:
     """One host as a person reads it."""
     if not row.get("backend"):
         return f"{row['host']}: flysim does not answer on {row['url']}"
-    age = row.get("checkpoint_age_s")
-    factor = row.get("realtime_factor")
+    age, threads = row.get("checkpoint_age_s"), row["threads"]
+    saved = f"checkpoint {float(age):.0f} s old" if age is not None else "no checkpoint yet"
     return (
-        f"{row['host']}: {row['backend']} backend, {row['neurons']} neurons, {row['threads']} threads on cpus {row['cpus']}, "
-        f"real time x{float(factor or 0):.3f}, pid {row['pid']}, release {row['release']}, "
-        f"checkpoint {f'{float(age):.0f} s old' if age is not None else 'none yet'}\n  page {row['page_url']}   status {row['url']}/status"
+        f"{row['host']}: {row['backend']} backend, real time x{float(row.get('realtime_factor') or 0):.3f}, {row['neurons']} neurons, "
+        f"{threads} thread{'' if threads == 1 else 's'} on cpus {row['cpus']}, pid {row['pid']}\n"
+        f"  release {row['release']}, {saved}\n  page    {row['page_url']}\n  status  {row['url']}/status"
     )
