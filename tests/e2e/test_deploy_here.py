@@ -34,7 +34,7 @@ def deployed(fly: Fly, flysim_release: Release) -> Fly:
 
 def test_from_nothing_and_again(fly: Fly) -> None:
     said = fly("deploy")
-    assert f"page http://127.0.0.1:{fly.page_port}" in said
+    assert f"page    http://127.0.0.1:{fly.page_port}" in said
     first, began = fly.status(), time.monotonic()
     assert (first["backend"], first["neurons"]) == ("cpu", 668)
     assert "cpu backend attached" in fly("logs")
