@@ -100,8 +100,18 @@ def foreign(receipt: Receipt, seen: Files) -> list[str]:
     return out
 
 
-def applied(old: Receipt | None, name: str, seen: Files, wanted: Files, now: str, *, made: Tuple[str, ...] = (), note: str = "") -> Receipt:
-    """The receipt to write before `wanted` is made of `seen`. What an older one calls before stays before."""
+def applied(
+    old: Receipt | None,
+    name: str,
+    seen: Files,
+    wanted: Files,
+    now: str,
+    *,
+    made: Tuple[str, ...] = (),
+    note: str = "",
+    extra: Optional[Mapping[str, Any]] = None,
+) -> Receipt:
+    """The receipt to write before `wanted` is made of `seen`. What an older one calls before stays before, and so does its `extra`."""
     entries = dict(old.entries) if old else {}
     for path, after in wanted.items():
         past = entries.get(path)
@@ -113,7 +123,9 @@ def applied(old: Receipt | None, name: str, seen: Files, wanted: Files, now: str
     folders = tuple(dict.fromkeys((*(old.made if old else ()), *made)))
     if old and entries == dict(old.entries) and folders == old.made and (note or old.note) == old.note:
         return old
-    return Receipt(name, old.created if old else now, now, entries, folders, note or (old.note if old else ""), old.extra if old else {})
+    return Receipt(
+        name, old.created if old else now, now, entries, folders, note or (old.note if old else ""), old.extra if old else dict(extra or {})
+    )
 
 
 def to_write(seen: Files, wanted: Files) -> dict[str, FileState]:

@@ -176,6 +176,10 @@ def perform(args: Mapping[str, Any], change: Change, host: Host) -> dict[str, An
     host.would("service", unit.name, args.get("state") or args.get("enabled"))
     for words in change.after:
         done = host.run(["systemctl", *scope(args), *words], env=QUIET)
+        if done.rc != 0 and words[0] in ("start", "restart") and b"reset-failed" in done.stderr:
+            # StartLimitBurst is for crash loops. Here someone asks for it, so starts before this one do not count.
+            host.run(["systemctl", *scope(args), "reset-failed", unit.name], env=QUIET)
+            done = host.run(["systemctl", *scope(args), *words], env=QUIET)
         if done.rc != 0:
             said = (done.stderr or done.stdout).decode("utf-8", "replace").strip()
             raise ModuleError(

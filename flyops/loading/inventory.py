@@ -97,6 +97,12 @@ class Inventory:
         except (TypeError, ValueError):
             return 1
 
+    def under(self, folder: str) -> None:
+        """Take the group_vars and host_vars of a folder as defaults, below those of every other source; none of its hosts."""
+        if folder not in {str(Path(source).resolve()) for source in self.sources}:
+            self.sources = (folder, *self.sources)
+            self._cache.clear()
+
     def select(self, pattern: str | Sequence[str]) -> tuple[list[str], list[str]]:
         """Hosts of a pattern, and its parts that named nothing. `localhost` exists even when no file names it."""
         found, unmatched = patterns.select(pattern, self.members(), self.hosts)

@@ -26,6 +26,8 @@ SPEC = Spec(
         "files": Arg("dict", help="applied: path -> {content, mode (0644), owner, group}, or null for a file that must not be there"),
         "force": Arg("bool", default=False, help="go on although somebody else changed a file; its text is kept beside the receipt"),
         "note": Arg("str", default="", help="a line for whoever reads the receipt"),
+        "extra": Arg("dict", help="planned, applied: what else was so before; kept as the receipt was first written with"),
+        "keep": Arg("bool", default=False, help="restored: the receipt stays open, for steps that follow; restored again without it closes it"),
     },
     required_if=(("state", "applied", ("files",)), ("state", "planned", ("files",))),
     examples="- name: GPU settings, with a way back\n  settings_receipt:\n    dir: /var/lib/flyops/receipts\n    name: gpu\n    state: applied\n"
@@ -36,6 +38,7 @@ SPEC = Spec(
         "created": "when it was first written",
         "updated": "when it was last extended",
         "files": "path -> before and after (absent, or sha256)",
+        "extra": "what the receipt was first written with",
         "written": "paths that were changed",
         "kept": "where somebody else's texts were kept (force)",
     },
@@ -144,9 +147,10 @@ def read(args: dict[str, Any], host: Host) -> dict[str, Any]:
 
 def _values(path: str, found: receipt.Receipt | None) -> dict[str, Any]:
     if found is None:
-        return {"receipt": path, "exists": False, "files": {}}
+        return {"receipt": path, "exists": False, "files": {}, "extra": {}}
     files = {name: {"before": receipt.digest(e.before), "after": receipt.digest(e.after)} for name, e in found.entries.items()}
-    return {"receipt": path, "exists": True, "created": found.created, "updated": found.updated, "note": found.note, "files": files}
+    when = {"created": found.created, "updated": found.updated}
+    return {"receipt": path, "exists": True, **when, "note": found.note, "files": files, "extra": dict(found.extra)}
 
 
 def _text(state: receipt.FileState) -> str:
@@ -176,16 +180,19 @@ def plan(args: dict[str, Any], state: dict[str, Any]) -> Decision:
     if args["state"] == "restored":
         if old is None:
             word = "already restored" if state["done"] else "there is no receipt: nothing to put back"
-            return Same({**_values(state["path"], None), "restored_before": state["done"]}, msg=word)
+            return Same({**_values(state["path"], None), "restored_before": state["done"], "written": []}, msg=word)
         todo = receipt.to_write(state["seen"], receipt.befores(old))
+        if args["keep"] and not todo:
+            return Same({**_values(state["path"], old), "written": []})
         after = {"restore": old, "todo": todo, "kept": strangers}
         return Change(
             before=state["path"],
             after=after,
             diff=_diffs(state["seen"], todo),
-            values={**_values(state["path"], old), "exists": False, "written": sorted(todo)},
+            values={**_values(state["path"], old), "exists": args["keep"], "written": sorted(todo)},
         )
-    new = receipt.applied(old, args["name"], state["seen"], state["wanted"], state["now"], made=state["made"], note=args["note"])
+    more = {"made": state["made"], "note": args["note"], "extra": args["extra"]}
+    new = receipt.applied(old, args["name"], state["seen"], state["wanted"], state["now"], **more)
     todo = receipt.to_write(state["seen"], state["wanted"]) if args["state"] == "applied" else {}
     values = {**_values(state["path"], new), "written": sorted(todo)}
     # Files that are as wanted need no receipt; one that is open stays, and a planned one is wanted for itself.
@@ -232,7 +239,7 @@ def apply(args: dict[str, Any], change: Change, host: Host) -> dict[str, Any]:
         host.write_text(change.before, receipt.dump(change.after["receipt"]), mode=0o600)
     for path, state in sorted(change.after["todo"].items()):
         _write(path, state, host)
-    if args["state"] == "restored":
+    if args["state"] == "restored" and not args["keep"]:
         _unmake(change.after["restore"].made, host)
         host.rename(change.before, f"{change.before}.done")
     return {"kept": kept}
