@@ -8,6 +8,7 @@ import grp
 import hashlib
 import os
 import pwd
+import re
 import shutil
 import stat as st
 import tempfile
@@ -15,39 +16,10 @@ import time
 from typing import Any, Callable, Dict, Mapping, Sequence
 
 from flyops.agent import command
+from flyops.domain import system
 from flyops.errors import ModuleError
 from flyops.model.host import Completed, Stat
 
-SYSTEM_FOLDERS = frozenset(
-    ["/"]
-    + [
-        f"/{name}"
-        for name in (
-            "bin",
-            "boot",
-            "dev",
-            "etc",
-            "home",
-            "lib",
-            "lib32",
-            "lib64",
-            "mnt",
-            "opt",
-            "proc",
-            "root",
-            "run",
-            "sbin",
-            "srv",
-            "sys",
-            "tmp",
-            "usr",
-            "var",
-        )
-    ]
-    + [f"/usr/{name}" for name in ("bin", "lib", "lib64", "libexec", "local", "sbin", "share")]
-    + [f"/var/{name}" for name in ("cache", "lib", "lib/dpkg", "log", "run", "spool", "tmp")]
-    + ["/etc/systemd", "/etc/ssh", "/etc/lxc", "/var/lib/lxc"]
-)
 HASH_BYTES = 1024 * 1024
 LOCK_POLL_S = 0.2
 
@@ -240,19 +212,25 @@ class RealHost:
 
     def rename(self, old: str, new: str) -> None:
         """Move in one step within a file system; across two, copy beside the new place first."""
-        refuse_system_folder(old)
+        old = refuse_system_folder(old)
+        refuse_system_folder(new)
         try:
             os.rename(old, new)
         except OSError as err:
             if err.errno != 18:  # EXDEV
                 raise
+            _refuse_mounts(old)
             shutil.move(old, new)
         _sync_folder(os.path.dirname(os.path.abspath(new)))
 
     def remove(self, path: str) -> None:
-        """A file, a link or a whole tree; links are not followed; nothing there is fine. A folder of the system itself is refused."""
-        refuse_system_folder(path)
+        """A file, a link (with a slash at its end, too) or a whole tree; links are not followed; nothing there is fine.
+
+        A folder of the system itself is refused, and one with something mounted in it: the removal would go through it.
+        """
+        path = refuse_system_folder(path)
         if os.path.isdir(path) and not os.path.islink(path):
+            _refuse_mounts(path)
             shutil.rmtree(path)
         elif os.path.lexists(path):
             os.unlink(path)
@@ -293,13 +271,66 @@ class RealHost:
         """Only check mode remembers."""
 
 
-def refuse_system_folder(path: str) -> None:
-    """No task means to remove or move /, /etc or /usr as a whole: such a path comes from an empty variable or a wrong link."""
-    whole = os.path.join(os.path.realpath(os.path.dirname(os.path.abspath(path))), os.path.basename(os.path.abspath(path)))
-    if whole in SYSTEM_FOLDERS and not os.path.islink(whole):
+def refuse_system_folder(path: str) -> str:
+    """The place that `path` names, for whoever removes or moves it; a folder of the system, however it is written, is an error.
+
+    No task means to remove or move /, /etc or /usr as a whole: such a path comes from an empty variable or a wrong link.
+    """
+    whole = _place(path)
+    found = _system_folder(whole)
+    if found:
+        also = "" if found == whole else f", which is {found}"
         raise ModuleError(
-            f"refused to remove or move {whole}: it is a folder of the system itself", fix="look at the path of this task; name what is inside it"
+            f"refused to remove or move {whole}{also}: it is a folder of the system itself",
+            fix="look at the path of this task; name what is inside it",
         )
+    return whole
+
+
+def _place(path: str) -> str:
+    """Folder and name as the kernel finds them: links and `..` above the last name are followed, slashes at the end mean nothing."""
+    if not path.strip("/") and not path.startswith("/"):
+        raise ModuleError("refused to remove or move a path without text", fix="a variable of this task is empty: give it a value")
+    folder, name = os.path.split(path.rstrip("/"))
+    if name in ("", ".", ".."):
+        return os.path.realpath(path)
+    return os.path.join(os.path.realpath(folder or "."), name)
+
+
+def _system_folder(whole: str) -> str:
+    """The system's folder that stands at a place: by name, or as the same folder under another name (a bind mount, /proc/PID/root)."""
+    if whole in system.FOLDERS:
+        return whole
+    try:
+        seen = os.lstat(whole)
+    except OSError:
+        return ""
+    if not st.S_ISDIR(seen.st_mode):
+        return ""
+    for folder in system.FOLDERS:
+        try:
+            if os.path.samestat(seen, os.stat(folder)):
+                return folder
+        except OSError:
+            continue
+    return ""
+
+
+def _refuse_mounts(whole: str) -> None:
+    """What is mounted inside a folder belongs to somebody else, and a removal would empty it."""
+    try:
+        with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as stream:
+            points = [_unescape(line.split(" ")[4]) for line in stream]
+    except OSError:
+        return
+    inside = sorted(point for point in points if point == whole or point.startswith(f"{whole}/"))
+    if inside:
+        raise ModuleError(f"refused to remove {whole}: something is mounted at {inside[0]}", fix=f"umount {inside[0]} first")
+
+
+def _unescape(text: str) -> str:
+    """A path as the kernel's tables write it: blanks and backslashes are octal."""
+    return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found.group(1), 8)), text)
 
 
 def _umask() -> int:

@@ -274,6 +274,7 @@ class OverlayHost:
     def rename(self, old: str, new: str) -> None:
         """Remember the move, with everything below it."""
         refuse_system_folder(old)
+        refuse_system_folder(new)
         source, entry = self._need(old)
         to = self._need_parent(new)
         below = {path: over for path, over in self._entries.items() if path.startswith(source + "/")}
@@ -287,7 +288,7 @@ class OverlayHost:
     def remove(self, path: str) -> None:
         """Remember that it would be gone."""
         refuse_system_folder(path)
-        where = self._resolve(path, False)
+        where = refuse_system_folder(self._resolve(path, False))  # a link that only the overlay has may lead there, too
         for other in [p for p in self._entries if p.startswith(where + "/")]:
             del self._entries[other]
         self._entries[where] = None

@@ -6,9 +6,10 @@ from __future__ import annotations
 import re
 from typing import Any, Mapping, Optional
 
+from flyops.domain import paths, system
 from flyops.errors import ModuleError
 from flyops.model.change import Diff
-from flyops.model.host import Completed
+from flyops.model.host import Completed, Host
 
 NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_.-]{0,255}\$?$")
 SOME_ID = 65533  # check mode: the system would give a number
@@ -18,7 +19,7 @@ SHOWN = {"comment": "gecos", "group": "gid"}
 
 def check_name(name: str, what: str) -> None:
     """Refuse a name that a tool could take for an option, or that would break a line of the account files."""
-    if not NAME.match(name):
+    if not NAME.fullmatch(name):
         raise ModuleError(
             f"{what} {name!r}: not a name for a {what}", fix="use letters, digits, dot, dash and underscore, a letter or underscore first"
         )
@@ -29,6 +30,28 @@ def check_field(args: Mapping[str, Any], *names: str) -> None:
     for name in names:
         if args[name] is not None and any(c in args[name] for c in ":\n"):
             raise ModuleError(f"{name} holds a colon or newline, which ends a field of the account files", fix=f"give another {name}")
+
+
+def check_home(host: Host, entry: Mapping[str, Any], deed: str, *, owned: bool) -> None:
+    """Refuse to let `userdel -r` or `usermod -m` take a home that is not this user's alone: they take whatever the account file says, even `/`."""
+    home = str(entry.get("home") or "")
+    where = paths.resolve(host, home) if home.startswith("/") else ""
+    stat = host.stat(where) if where else None
+    if stat is None or stat.kind != "dir":
+        return
+    name = entry["name"]
+    fix = f"give {name} a home of its own first (usermod -d), or leave the folder where it is"
+    if where in system.FOLDERS:
+        raise ModuleError(f"refused to {deed} {home}, the home of {name}: it is a folder of the system itself", fix=fix)
+    for line in host.read_text("/etc/passwd", missing="").splitlines():
+        fields = line.split(":")
+        if len(fields) < 7 or fields[0] == name or not fields[5].startswith("/"):
+            continue
+        other = paths.resolve(host, fields[5])
+        if other == where or other.startswith(f"{where}/"):
+            raise ModuleError(f"refused to {deed} {home}, the home of {name}: {fields[0]} lives in {fields[5]}", fix=fix)
+    if owned and stat.uid != entry["uid"]:
+        raise ModuleError(f"refused to {deed} {home}, the home of {name}: it belongs to uid {stat.uid}, expected {entry['uid']}", fix=fix)
 
 
 def said(done: Completed) -> str:

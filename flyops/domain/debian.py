@@ -65,12 +65,12 @@ class Work:
 def check(args: Mapping[str, Any]) -> None:
     """Refuse what apt-get could take for an option or for a wish to remove."""
     for name in args["name"] or []:
-        if not NAME.match(name):
+        if not NAME.fullmatch(name) or name.partition("=")[0].endswith("-"):
             raise ModuleError(f"{name!r} is no package name", fix="write name or name=version; one entry of the list for each package")
-    if args["default_release"] is not None and not RELEASE.match(args["default_release"]):
+    if args["default_release"] is not None and not RELEASE.fullmatch(args["default_release"]):
         raise ModuleError(f"default_release {args['default_release']!r} is no release", fix="write it as bookworm-backports")
     for option in _dpkg_options(args):
-        if not OPTION.match(option):
+        if not OPTION.fullmatch(option):
             raise ModuleError(f"dpkg_options: {option!r} is no option of dpkg", fix="write them as force-confdef,force-confold")
     if args["deb"] is not None and not args["deb"].startswith("/"):
         raise ModuleError(f"deb {args['deb']!r}: expected an absolute path on the host", fix="copy the file there first")

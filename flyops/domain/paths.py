@@ -14,7 +14,12 @@ MAX_LINKS = 40
 
 
 def tidy(path: str) -> str:
-    """The path without slashes at the end, so that it names a link and not what the link leads to. `~` is not known here."""
+    """The path without slashes at the end, so that it names a link and not what the link leads to. `~` is not known here.
+
+    A text without a character is no path: it comes from an empty variable, and must never become `/`.
+    """
+    if not path.strip():
+        raise ModuleError(f"expected a path, found {path!r}", fix="a variable of this task is empty: give it a value")
     return path.rstrip("/") or "/"
 
 
@@ -39,6 +44,28 @@ def follow(host: Host, path: str) -> str:
             return seen
         seen = posixpath.normpath(posixpath.join(posixpath.dirname(seen), stat.target))
     raise ModuleError(f"{path}: too many links in a row (more than {MAX_LINKS})", fix="remove the loop of links")
+
+
+def resolve(host: Host, path: str) -> str:
+    """An absolute path with every link on the way followed, and `..` taken from where it then stands. What is missing stays as written."""
+    todo = path.split("/")
+    here = "/"
+    links = 0
+    while todo:
+        name = todo.pop(0)
+        if name in ("", "."):
+            continue
+        there = posixpath.dirname(here) if name == ".." else posixpath.join(here, name)
+        stat = host.stat(there)
+        if name == ".." or stat is None or stat.kind != "link":
+            here = there
+            continue
+        links += 1
+        if links > MAX_LINKS:
+            raise ModuleError(f"{path}: too many links in a row (more than {MAX_LINKS})", fix="remove the loop of links")
+        here = "/" if stat.target.startswith("/") else here
+        todo = stat.target.split("/") + todo
+    return here
 
 
 def walk(host: Host, top: str, *, follow_links: bool = False) -> Iterator[tuple[str, Stat]]:

@@ -10,6 +10,7 @@ from typing import Any, Iterable, Mapping, Sequence
 CHECKPOINT = re.compile(r"ckpt-(\d{1,20})\S*\.flyck")
 PLAIN = re.compile(r"[A-Za-z0-9_./:,@%+=-]*")
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+RECORD, SETTINGS = "trial.json", "trial.env"  # in the trial's folder; one of them says that it is ours
 ENDED = ("inactive", "failed", "deactivating")
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from flyops.domain import cpuset
+from flyops.domain.systemd import unit_name
 from flyops.errors import ModuleError, Refused
 from flyops.model.change import Change, Decision, Same
 from flyops.model.host import Host
@@ -93,6 +94,7 @@ def _pid(args: dict[str, Any], host: Host) -> int:
         return int(args["pid"])
     if not args["unit"]:
         raise ModuleError("effective: expected pid or unit")
+    unit_name(args["unit"])  # one that begins with a dash would be an option
     done = host.run(["systemctl", "show", "-p", "MainPID", "--value", args["unit"]], query=True, timeout=30)
     text = done.stdout.decode("utf-8", "replace").strip()
     if done.rc != 0 or not text.isdigit() or text == "0":

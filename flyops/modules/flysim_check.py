@@ -8,6 +8,7 @@ import posixpath
 from typing import Any, Mapping
 
 from flyops.domain import checks, cpuset, nvidia, probes
+from flyops.domain.systemd import unit_name
 from flyops.errors import ModuleError, Refused
 from flyops.model.change import Change, Decision, Same
 from flyops.model.host import Completed, Host
@@ -125,6 +126,7 @@ def _status(url: str, args: dict[str, Any], host: Host) -> dict[str, Any]:
 
 def _journal(unit: str, host: Host) -> str:
     """What a unit has said since its last start: an older start has another invocation id."""
+    unit_name(unit)  # one that begins with a dash would be an option
     done = host.run(["systemctl", "show", "-p", "InvocationID", "--value", unit], query=True, timeout=30)
     invocation = _out(done).strip()
     if not invocation:

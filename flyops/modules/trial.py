@@ -6,7 +6,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from flyops.domain import cpuset, probes, trial
+from flyops.domain import cpuset, paths, probes, systemd, trial
 from flyops.errors import ModuleError
 from flyops.model.change import Change, Decision, Diff, Same
 from flyops.model.host import Completed, Host
@@ -63,7 +63,17 @@ def _text(done: Completed) -> str:
 
 
 def _record(args: dict[str, Any], host: Host) -> dict[str, Any]:
-    return trial.load(host.read_text(f"{args['dir']}/trial.json", missing=""))
+    """What the folder says of its trial. The trial's own user can write there: a unit that is no unit's name is nobody's."""
+    record = trial.load(host.read_text(f"{args['dir']}/{trial.RECORD}", missing=""))
+    return {} if record.get("manager") == "systemd" and not systemd.NAME.fullmatch(str(record.get("unit"))) else record
+
+
+def _ours(args: dict[str, Any], host: Host) -> bool:
+    """A folder that is cleared must be a trial's: it holds a record or settings that this module wrote, or nothing at all."""
+    seen = host.stat(args["dir"])
+    if seen is None or any(host.stat(f"{args['dir']}/{name}") is not None for name in (trial.RECORD, trial.SETTINGS)):
+        return True
+    return seen.kind == "dir" and not host.listdir(args["dir"])
 
 
 def _alive(record: dict[str, Any], host: Host) -> bool:
@@ -83,8 +93,16 @@ def _show(unit: str, host: Host) -> str:
 
 def read(args: dict[str, Any], host: Host) -> dict[str, Any]:
     """What runs already by our record, and whether what was asked can be."""
+    if not args["dir"].startswith("/") or paths.tidy(args["dir"]) == "/":
+        raise ModuleError(f"dir: expected an absolute path of a folder of its own, found {args['dir']!r}")
+    systemd.unit_name(args["unit"])
     record = _record(args, host)
     state = {"record": record, "there": host.stat(args["dir"]) is not None, "alive": bool(record) and _alive(record, host)}
+    if args["state"] in ("started", "absent") and not _ours(args, host):
+        raise ModuleError(
+            f"dir: {args['dir']} is no folder of a trial (it has neither {trial.RECORD} nor {trial.SETTINGS}), and it would be removed",
+            fix="name a folder that is not there yet, or an empty one",
+        )
     if args["state"] == "started":
         _check(args, host)
     return state
@@ -126,8 +144,8 @@ def apply(args: dict[str, Any], change: Change, host: Host) -> dict[str, Any]:
     if args["state"] != "started":
         if args["state"] == "absent" and host.stat(args["dir"]) is not None:
             host.remove(args["dir"])
-        elif record and host.stat(f"{args['dir']}/trial.json") is not None:
-            host.remove(f"{args['dir']}/trial.json")
+        elif record and host.stat(f"{args['dir']}/{trial.RECORD}") is not None:
+            host.remove(f"{args['dir']}/{trial.RECORD}")
         return {"running": False, **stopped}
     return _start(args, host)
 
@@ -152,25 +170,36 @@ def _owner(args: dict[str, Any], host: Host) -> tuple[int, int] | None:
     return int(found["uid"]), int(found["gid"])
 
 
-def _start(args: dict[str, Any], host: Host) -> dict[str, Any]:
-    folder, owner = args["dir"], _owner(args, host)
-    if host.stat(folder) is not None:
-        host.remove(folder)
-    for path in (folder, f"{folder}/state"):
-        host.mkdir(path, mode=0o755)
-        if owner:
-            host.chown(path, *owner)
-    checkpoint = _copy_checkpoint(args, owner, host) if args["state_dir"] else ""
+def _settings(args: dict[str, Any], host: Host) -> tuple[int, dict[str, str], str]:
+    """The port, the trial's settings, and their file's text."""
     port = args["port"] or _probe(host, "port", {}, query=True, timeout=30).get("port")
     if not port:
         raise ModuleError("there is no free loopback port")
     texts = [host.read_text(path) for path in args["env_files"]]
-    settings = trial.settings(texts, args["env"], folder, int(port), args["cpus"])
+    settings = trial.settings(texts, args["env"], args["dir"], int(port), args["cpus"])
     try:
-        env_text = trial.render_env(settings)
+        return int(port), settings, trial.render_env(settings)
     except ValueError as err:
         raise ModuleError(f"env: {err}") from err
-    host.write_text(f"{folder}/trial.env", env_text, mode=0o600, uid=owner[0] if owner else None, gid=owner[1] if owner else None)
+
+
+def _start(args: dict[str, Any], host: Host) -> dict[str, Any]:
+    folder, owner = args["dir"], _owner(args, host)
+    port, settings, env_text = _settings(args, host)  # what is refused is refused before there is a folder
+    if host.stat(folder) is not None:
+        host.remove(folder)
+    host.mkdir(folder, mode=0o755)
+    host.write_text(f"{folder}/{trial.RECORD}", trial.dump({}), mode=0o644)  # from now on the folder is known as ours
+    host.mkdir(f"{folder}/state", mode=0o755)
+    if owner:
+        for path in (folder, f"{folder}/state"):
+            host.chown(path, *owner)
+    try:
+        checkpoint = _copy_checkpoint(args, owner, host) if args["state_dir"] else ""
+    except ModuleError:
+        host.remove(folder)
+        raise
+    host.write_text(f"{folder}/{trial.SETTINGS}", env_text, mode=0o600, uid=owner[0] if owner else None, gid=owner[1] if owner else None)
     url = f"http://127.0.0.1:{port}/status"
     record = {"manager": args["manager"], "unit": args["unit"], "url": url, "binary": args["binary"]}
     started = _start_unit(args, record, host) if args["manager"] == "systemd" else _start_child(args, record, settings, owner, host)
@@ -207,11 +236,11 @@ def _start_unit(args: dict[str, Any], record: dict[str, Any], host: Host) -> dic
             f"unit {args['unit']}.service is active and was not started by this trial's record", fix=f"look at it: systemctl status {args['unit']}"
         )
     host.run(["systemctl", "reset-failed", f"{args['unit']}.service"], timeout=30)
-    host.write_text(f"{folder}/trial.json", trial.dump(record), mode=0o644)
+    host.write_text(f"{folder}/{trial.RECORD}", trial.dump(record), mode=0o644)
     words = trial.unit_argv(
         args["unit"],
         [args["binary"], *args["args"]],
-        env_file=f"{folder}/trial.env",
+        env_file=f"{folder}/{trial.SETTINGS}",
         log=f"{folder}/log",
         cpus=args["cpus"],
         cgroup=args["cgroup"],
@@ -226,7 +255,7 @@ def _start_unit(args: dict[str, Any], record: dict[str, Any], host: Host) -> dic
     pid = trial.show(_show(args["unit"], host)).get("MainPID", "0")
     start = host.read_text(f"/proc/{pid}/stat", missing="").rpartition(")")[2].split()
     found = {"pid": int(pid), "start": int(start[19]) if len(start) > 19 else 0}
-    host.write_text(f"{folder}/trial.json", trial.dump({**record, **found}), mode=0o644)
+    host.write_text(f"{folder}/{trial.RECORD}", trial.dump({**record, **found}), mode=0o644)
     return found
 
 
@@ -246,7 +275,7 @@ def _start_child(args: dict[str, Any], record: dict[str, Any], settings: dict[st
     found = _probe(host, "keep", asked, query=False, timeout=60)
     if not found.get("pid"):
         raise ModuleError(f"the trial did not start: {found.get('error', 'no pid')}", fix="nothing of the live run was touched")
-    host.write_text(f"{folder}/trial.json", trial.dump({**record, **found}), mode=0o644)
+    host.write_text(f"{folder}/{trial.RECORD}", trial.dump({**record, **found}), mode=0o644)
     return found
 
 

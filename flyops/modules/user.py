@@ -70,7 +70,11 @@ def read(args: dict[str, Any], host: Host) -> State:
     found = host.user(name)
     entry = dict(found) if found is not None and found["name"] == name else None
     if args["state"] == "absent":
+        if entry and args["remove"]:
+            accounts.check_home(host, entry, "remove", owned=True)
         return State(entry)
+    if entry and args["home"] and args["move_home"] and args["home"] != entry.get("home"):
+        accounts.check_home(host, entry, "move", owned=False)
     gid = _group_number(args["group"], host)
     for other in args["groups"] or []:
         _group_number(other, host)

@@ -126,6 +126,8 @@ def _convert(name: str, arg: Arg, value: Any) -> Any:
     if value is None:
         return None
     out = CONVERT[arg.kind](value)
+    if arg.kind == "path" and (arg.required or arg.default) and not out.strip():
+        raise ValueError(f"expected a path, found {out!r}: a variable is empty")
     if arg.kind == "list" and arg.elements != "raw":
         out = [CONVERT[arg.elements](item) for item in out]
     for item in out if arg.kind == "list" else [out]:

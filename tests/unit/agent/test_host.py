@@ -15,6 +15,7 @@ import pytest
 from flyops.agent.command import TimedOut
 from flyops.agent.host import RealHost, refuse_system_folder
 from flyops.agent.overlay import OverlayHost, OverlayStop
+from flyops.domain import system
 from flyops.errors import ModuleError
 from flyops.model.host import Host
 
@@ -195,14 +196,112 @@ def test_locks(tmp_path: Path) -> None:
     assert OverlayHost(RealHost()).hold_lock(path, "check", 0) == "me, pid 1"
 
 
-@pytest.mark.parametrize("path", ["/", "/etc", "/etc/", "/usr/../etc", "//var//lib", "/usr/lib"])
-def test_folders_of_the_system_are_never_removed(tmp_path: Path, path: str) -> None:
+SYSTEM = ["/", "/etc", "/etc/", "/etc/.", "/etc/./", "/etc/systemd/..", "/usr/../etc", "//var//lib", "/usr/lib", "/bin", "/lib/", "/var/run"]
+
+
+@pytest.mark.parametrize(
+    "path", [*SYSTEM, "/proc/self/root/etc", "/proc/self/root/.", "/proc/self/root/usr/../etc/", "/proc/self/cwd/../../../../etc"]
+)
+def test_folders_of_the_system_are_never_removed(path: str) -> None:
     """Asked of the function that both hosts call first: no test tries it for real."""
     with pytest.raises(ModuleError, match="folder of the system"):
         refuse_system_folder(path)
-    refuse_system_folder(str(tmp_path))
-    refuse_system_folder("/etc/fly")
-    (tmp_path / "l").symlink_to("/")
-    refuse_system_folder(str(tmp_path / "l"))
-    with pytest.raises(ModuleError):
-        refuse_system_folder(str(tmp_path / "l" / "etc"))
+
+
+def test_an_empty_path_is_never_the_working_folder() -> None:
+    for call in (refuse_system_folder, RealHost().remove, OverlayHost(RealHost()).remove):
+        with pytest.raises(ModuleError, match="without text"):
+            call("")
+
+
+def test_links_lead_to_folders_of_the_system_only_when_they_are_above_the_last_name(tmp_path: Path) -> None:
+    deep = tmp_path / "a" / "b"
+    deep.mkdir(parents=True)
+    (tmp_path / "root").symlink_to("/")
+    (tmp_path / "systemd").symlink_to("/etc/systemd")
+    (tmp_path / "away").symlink_to(deep)
+    for path, place in (
+        (tmp_path, tmp_path),
+        ("/etc/fly", "/etc/fly"),
+        (tmp_path / "root", tmp_path / "root"),  # the link itself
+        (f"{tmp_path}/root/", tmp_path / "root"),
+        (f"{tmp_path}/away/../c", tmp_path / "a" / "c"),  # `..` counts from where the link leads
+    ):
+        assert refuse_system_folder(str(path)) == str(place)
+    for name in ("root/etc", "root/etc/", "root/.", "systemd/..", "systemd/../", "systemd/."):
+        with pytest.raises(ModuleError, match="folder of the system"):
+            refuse_system_folder(f"{tmp_path}/{name}")
+
+
+def test_a_slash_behind_a_link_still_removes_the_link_only(tmp_path: Path) -> None:
+    mine = tmp_path / "data" / "mine"
+    mine.parent.mkdir()
+    mine.write_text("text")
+    (tmp_path / "l").symlink_to("data")
+    OverlayHost(RealHost()).remove(f"{tmp_path}/l/")
+    assert os.path.islink(tmp_path / "l")
+
+    RealHost().remove(f"{tmp_path}/l/")
+
+    assert not os.path.lexists(tmp_path / "l")
+    assert mine.read_text() == "text"
+    RealHost().remove(f"{tmp_path}/data/.")
+    assert not mine.parent.exists()
+
+
+def test_check_mode_sees_links_that_only_it_has(tmp_path: Path) -> None:
+    host = OverlayHost(RealHost())
+    host.symlink("/", str(tmp_path / "l"))
+    with pytest.raises(ModuleError, match="folder of the system"):
+        host.remove(f"{tmp_path}/l/etc")
+    host.remove(str(tmp_path / "l"))
+
+
+def test_a_folder_of_the_system_is_neither_moved_nor_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "new").mkdir()
+    (tmp_path / "system").mkdir()
+    monkeypatch.setattr(system, "FOLDERS", frozenset({str(tmp_path / "system")}))  # a stand-in: a broken guard must not cost the real ones
+    for host in (RealHost(), OverlayHost(RealHost())):
+        for old, new in (("new", "system/"), ("system", "new/system"), ("system/.", "other")):
+            with pytest.raises(ModuleError, match="folder of the system"):
+                host.rename(f"{tmp_path}/{old}", f"{tmp_path}/{new}")
+        with pytest.raises(ModuleError, match="folder of the system"):
+            host.remove(f"{tmp_path}/new/../system")
+    assert sorted(os.listdir(tmp_path)) == ["new", "system"]
+    RealHost().rename(f"{tmp_path}/new/", f"{tmp_path}/system/new")
+    assert os.listdir(tmp_path / "system") == ["new"]
+
+
+IN_A_NAMESPACE = """
+import os, subprocess, sys
+from flyops.agent.host import RealHost
+from flyops.domain import system
+top = sys.argv[1]
+system.FOLDERS = frozenset([f"{top}/fake"])  # a stand-in for /etc
+os.makedirs(f"{top}/fake/etc/deep"); os.makedirs(f"{top}/a b/in"); os.makedirs(f"{top}/same")
+subprocess.run(["mount", "--bind", f"{top}/fake", f"{top}/a b/in"], check=True)
+subprocess.run(["mount", "--bind", f"{top}/fake", f"{top}/same"], check=True)
+for path in ("a b", "a b/in", "same"):
+    try:
+        RealHost().remove(f"{top}/{path}")
+    except Exception as err:
+        print(str(err).replace(top, ""))
+subprocess.run(["umount", f"{top}/a b/in"], check=True)
+subprocess.run(["umount", f"{top}/same"], check=True)
+RealHost().remove(f"{top}/a b")
+print(sorted(os.listdir(top)), os.path.isdir(f"{top}/fake/etc/deep"))
+"""
+
+
+@pytest.mark.root
+def test_a_removal_does_not_go_through_a_mount(tmp_path: Path) -> None:
+    """In a mount namespace of its own; what stands for the system is a folder of this test."""
+    argv = ["unshare", "--mount", "--propagation", "private", sys.executable, "-c", IN_A_NAMESPACE, str(tmp_path)]
+    done = subprocess.run(argv, capture_output=True, text=True, check=True, cwd=Path(__file__).parents[3])
+
+    assert [line for line in done.stdout.splitlines() if "to do:" not in line] == [
+        "refused to remove /a b: something is mounted at /a b/in",
+        "refused to remove or move /a b/in, which is /fake: it is a folder of the system itself",
+        "refused to remove or move /same, which is /fake: it is a folder of the system itself",
+        "['fake', 'same'] True",
+    ]
