@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the flysim binary and the real circuit are. Both come from outside: nothing here may be skipped in silence."""
+"""The flysim binary and the real circuit: of this checkout, or the ones that FLYSIM_BIN and FLY_CIRCUIT668 name."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from pathlib import Path
 
 import pytest
 
+from flyops.operations import connectome
+from flyops.operations.release import Release
 
-def _path(name: str, advice: str) -> Path:
+
+def _given(name: str) -> Path | None:
     value = os.environ.get(name)
-    if not value:
-        pytest.fail(f'{name} is not set: {advice}')
-    path = Path(value)
-    if not path.is_file():
-        pytest.fail(f'{name}={value}: no such file; {advice}')
-    return path
+    if value and not Path(value).is_file():
+        pytest.fail(f"{name}={value}: no such file")
+    return Path(value) if value else None
 
 
-@pytest.fixture(scope='session')
-def flysim_bin() -> Path:
+@pytest.fixture(scope="session")
+def flysim_bin(flysim_release: Release) -> Path:
     """The flysim program under test."""
-    return _path('FLYSIM_BIN', 'build it with `cargo build --release -p flysim` and give its path')
+    return _given("FLYSIM_BIN") or flysim_release.binary
 
 
-@pytest.fixture(scope='session')
-def circuit668() -> Path:
+@pytest.fixture(scope="session")
+def circuit668(flysim_bin: Path) -> Path:
     """The 668-neuron circuit as .fly."""
-    return _path('FLY_CIRCUIT668', 'make it with `flysim import flywire-seed .../circuit.seed.json OUT.fly`')
+    return _given("FLY_CIRCUIT668") or connectome.make("circuit668", flysim_bin).path

@@ -8,6 +8,7 @@ multiplies once, so v may differ in its last bits; spikes may not differ at all.
 from __future__ import annotations
 
 import json
+import locale
 import subprocess
 import warnings
 from dataclasses import dataclass
@@ -16,11 +17,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+# Something that Brian2 imports sets the process's locale to plain C, and the tests after this file would read ASCII.
+found = locale.setlocale(locale.LC_ALL)
 with warnings.catch_warnings():
     # Brian2 2.9 calls names that newer pyparsing warns about; our suite turns warnings into errors.
     warnings.simplefilter('ignore')
     import brian2
     from brian2 import ms, mV
+locale.setlocale(locale.LC_ALL, found)
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings('ignore::DeprecationWarning')]
 
