@@ -161,6 +161,7 @@ def inventory(
 def play(
     c: Context, file: str, inventory: list[str], extra: list[str], limit: str = "", check: bool = False, diff: bool = False,
     json: bool = False, verbose: bool = False, forks: str = "20", tags: str = "", skip_tags: str = "", start_at_task: str = "",
+    list_hosts: bool = False, list_tasks: bool = False, syntax_check: bool = False, step: bool = False, stats: bool = False,
 ) -> None:  # fmt: skip
     """
     Run any playbook.

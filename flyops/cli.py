@@ -47,6 +47,11 @@ PLAY_HELP = {
     "tags": "only tasks with one of these tags",
     "skip-tags": "no tasks with one of these tags",
     "start-at-task": "leave out what is before the task of this name",
+    "list-hosts": "only say which hosts each play means",
+    "list-tasks": "only say which tasks would be looked at",
+    "syntax-check": "only read it",
+    "step": "ask before each task",
+    "stats": "also round trips, bytes and time",
 }
 PROVISION_HELP = {
     "name": "the container's name",
@@ -94,9 +99,16 @@ def main(words: Sequence[str]) -> int:
         except ParseError as error:
             raise Exit(f"{error}\n  to do: ./fly --list shows the tasks, ./fly TASK --help its options", code=errors.EXIT_USAGE) from None
 
-    argv = ["fly", "--search-root", str(places.REPOSITORY), *(words or ["--list"])]
+    argv = ["fly", "--search-root", str(places.REPOSITORY), *(_help_first(words) or ["--list"])]
     Fly(version=__version__, name="flyops", binary="fly").run(argv)
     return errors.EXIT_OK
+
+
+def _help_first(words: Sequence[str]) -> list[str]:
+    """`play --help` as Invoke's own `--help play`: else the task's first positional word would be `--help`."""
+    if len(words) > 1 and words[1] == "--help" and not words[0].startswith("-"):
+        return ["--help", words[0], *words[2:]]
+    return list(words)
 
 
 def operation(name: str, options_class: str, typed: dict[str, Any]) -> None:

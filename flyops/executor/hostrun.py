@@ -172,11 +172,12 @@ class HostRun:
         """Take as many tasks as can travel together, send them, commit their results."""
         pending = _Pending()
         taken: list[tuple[Step, Context]] = []
-        while queue and pending.calls < SEGMENT_CALLS_MAX:
+        head = queue[0]  # `entries` has asked whether it is wanted
+        while queue and pending.calls < SEGMENT_CALLS_MAX and not (taken and self.run.confirm):  # a question follows the result before it
             node, context = queue[0]
             if isinstance(node, Block) or registry.find_action(node.module) is not None:
                 break
-            if not self._wanted(node, context):
+            if queue[0] is not head and not self._wanted(node, context):
                 queue.popleft()
                 continue
             step = self._plan(node, context, pending, bool(taken))
@@ -296,6 +297,8 @@ class HostRun:
     def _commit(self, taken: tuple[Step, Context], raw: list[dict[str, Any]], target: Target, seconds: float) -> bool:
         step, context = taken
         order = context.order + step.task.order
+        for scope in (step.scope, *(item.scope for item in step.items)):
+            scope.arrived()
         if _repeats(step):
             raw = [self._until(taken, item, result, target, order) if item.call else result for item, result in zip(step.items, raw, strict=True)]
         ok = self.out.commit(step, raw, order, context, seconds)

@@ -235,6 +235,8 @@ class Parser:
         self._known_keys(item, (*keywords.SHARED, "when", "delegate_to", key), IMPORT_TASKS)
         value = item[key]
         name = value.get("file") if isinstance(value, dict) else value
+        if isinstance(name, str) and name.startswith("file="):
+            name = freeform.unquote(name[len("file=") :].strip())
         if not isinstance(name, str) or has_template(name):
             self.problems.add(
                 "import_tasks needs the plain name of a file", item.at(key), "use include_tasks for a name that is known only in the run"

@@ -65,6 +65,10 @@ class Scope:
         self.on_secret: Callable[[Any], None] = _forget
         self.secret_names: frozenset[str] = frozenset()
 
+    def arrived(self) -> None:
+        """What was on its way is there, as far as this scope's task is concerned: every task before it has its result."""
+        self.pending, self.pending_facts, self.pending_files = frozenset(), False, False
+
     def raw(self, name: str) -> Any:
         """The value as it was written; KeyError when there is none."""
         for layer in self._layers:

@@ -70,6 +70,11 @@ class PlayOptions:
     tags: str = ""  # comma separated, as in Ansible
     skip_tags: str = ""
     start_at_task: str = ""
+    list_hosts: bool = False
+    list_tasks: bool = False
+    syntax_check: bool = False
+    step: bool = False
+    stats: bool = False
 
 
 @dataclass(frozen=True)

@@ -180,7 +180,10 @@ def list_tasks(playbook: Playbook, tags: Sequence[str] = (), skip_tags: Sequence
 
 def ask_step(text: str) -> bool:
     """--step: Enter or y runs it, n leaves it out."""
-    return input(f"{text}? (Y/n) ").strip().lower() in ("", "y", "yes")
+    try:
+        return input(f"{text}? (Y/n) ").strip().lower() in ("", "y", "yes")
+    except EOFError:
+        raise errors.UsageError("--step: nobody answers (the input has ended)", fix="run it on a terminal, or leave --step out") from None
 
 
 def default_inventory(given: Sequence[str]) -> list[str]:
@@ -204,7 +207,7 @@ def run(options: PlayOptions) -> int:
     inventory = as_inventory(default_inventory(target.inventory))
     limit_hosts(inventory, target.limit)
     tags, skip_tags = split_words(options.tags), split_words(options.skip_tags)
-    asked = [name for name in ("syntax_check", "list_hosts", "list_tasks") if getattr(options, name, False)]
+    asked = [name for name in ("syntax_check", "list_hosts", "list_tasks") if getattr(options, name)]
     if asked:
         playbook, _ = load_playbook(options.file, inventory, extra)
         for name in asked:
@@ -227,7 +230,7 @@ def run(options: PlayOptions) -> int:
         forks=target.forks,
         display="json" if target.json else "auto",
         start_at_task=options.start_at_task or None,
-        step=ask_step if getattr(options, "step", False) else None,
+        step=ask_step if options.step else None,
         verbose=target.verbose,
-        stats=target.verbose or bool(getattr(options, "stats", False)),
+        stats=target.verbose or options.stats,
     ).exit_code

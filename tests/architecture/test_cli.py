@@ -46,6 +46,14 @@ def test_usage_errors_are_2_without_a_traceback(words):
     assert done.stderr.strip()
 
 
+@pytest.mark.parametrize("words", [["play", "--help"], ["provision", "--help"], ["play", "site.yml", "--help"], ["--help", "play"]])
+def test_help_of_a_task_is_help_and_not_its_first_word(words):
+    done = fly(*words)
+
+    assert done.returncode == 0, done.stderr
+    assert f"{'provision' if 'provision' in words else 'play'} [--options]" in done.stdout
+
+
 def test_plain_invoke_keeps_its_own_code_for_an_unknown_task():
     invoke = bootstrap.environment("run").parent / "invoke"
 

@@ -32,7 +32,7 @@ SURFACE = {
     "logs": ("logs", "LogsOptions", f"{TARGET} json verbose forks lines"),
     "facts": ("facts", "InventoryOptions", f"{TARGET} json verbose forks"),
     "inventory": ("inventory", "InventoryOptions", f"{TARGET} json verbose"),
-    "play": ("play", "PlayOptions", f"file {RUN} tags skip_tags start_at_task"),
+    "play": ("play", "PlayOptions", f"file {RUN} tags skip_tags start_at_task list_hosts list_tasks syntax_check step stats"),
     "provision": ("provision", "ProvisionOptions", "name gpu cpus memory rootfs network plan json verbose"),
     "retire": ("retire", "RetireOptions", "name plan json verbose"),
     "build": ("build", "BuildOptions", "gpu arch json"),

@@ -28,6 +28,17 @@ def test_a_skipped_task_overwrites_its_register(tmp_path: Path) -> None:
     assert found.stats() == {"ok": 1, "changed": 1, "skipped": 1}
 
 
+def test_a_condition_sees_the_own_result_under_a_name_that_the_task_before_registered(tmp_path: Path) -> None:
+    """Both travel together: the first result must not be waited for when the second is judged."""
+    found = tasks(
+        tmp_path,
+        "- command: echo a\n  register: r\n- command: echo b\n  register: r\n  failed_when: r.stdout != 'b'\n  changed_when: r.stdout == 'a'\n"
+        "- command: echo {{ item }}\n  loop: [b, c]\n  register: r\n  failed_when: r.stdout == 'c'\n",
+    )
+    assert [part["failed"] for part in found.vars()["r"]["results"]] == [False, True]
+    assert found.stats() == {"ok": 2, "changed": 1, "failed": 1}
+
+
 def test_loops_all_skipped_and_empty(tmp_path: Path) -> None:
     found = tasks(
         tmp_path,

@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
-import types
 from pathlib import Path
 
 import pytest
@@ -54,19 +54,44 @@ def test_looks_change_nothing(files: tuple[str, str], tmp_path: Path, capsys: py
     assert operation.list_tasks(playbook) == ["play #1 (first)", "  a  TAGS: [x]", "  b"]
     assert operation.list_tasks(playbook, ["x"]) == ["play #1 (first)", "  a  TAGS: [x]"]
     assert operation.list_hosts(playbook, operation.as_inventory(files[1]), "w1", {}) == ["play #1 (first): 1 hosts", "  w1"]
-    options = types.SimpleNamespace(
-        file=files[0],
-        target=Target(inventory=(files[1],)),
-        tags="",
-        skip_tags="",
-        start_at_task="",
-        syntax_check=True,
-        list_hosts=True,
-        list_tasks=True,
-    )
-    assert operation.run(options) == 0  # type: ignore[arg-type]
+    options = PlayOptions(files[0], Target(inventory=(files[1],)), syntax_check=True, list_hosts=True, list_tasks=True)
+    assert operation.run(options) == 0
     assert "1 plays, no error" in capsys.readouterr().out
     assert not (tmp_path / "made").exists()
+
+
+def test_step_asks_before_each_task_once_and_after_the_one_before(files: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str, bool]] = []
+
+    def answer(text: str) -> str:
+        asked.append((text, (tmp_path / "one").exists()))
+        return "n" if "second" in text else ""
+
+    monkeypatch.setattr("builtins.input", answer)
+    book = tmp_path / "step.yml"
+    lines = [
+        f"    - {{name: {name}, command: touch {tmp_path}/{file}}}\n" for name, file in (("first", "one"), ("second", "two"), ("third", "three"))
+    ]
+    book.write_text("- hosts: w1\n  gather_facts: false\n  tasks:\n" + "".join(lines))
+
+    assert operation.run(PlayOptions(str(book), Target(inventory=(files[1],)), step=True)) == 0
+
+    assert asked == [("w1: first? (Y/n) ", False), ("w1: second? (Y/n) ", True), ("w1: third? (Y/n) ", True)]
+    assert [(tmp_path / name).exists() for name in ("one", "two", "three")] == [True, False, True]
+
+
+def test_step_without_anyone_to_ask_is_a_usage_error(files: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO(""))
+    with pytest.raises(UsageError, match="nobody answers"):
+        operation.run(PlayOptions(files[0], Target(inventory=(files[1],)), step=True))
+    assert not (tmp_path / "made").exists()
+
+
+def test_stats_are_shown_when_asked(files: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert operation.run(PlayOptions(files[0], Target(inventory=(files[1],)))) == 0
+    assert "round trips" not in capsys.readouterr().out
+    assert operation.run(PlayOptions(files[0], Target(inventory=(files[1],)), stats=True)) == 0
+    assert "round trips" in capsys.readouterr().out
 
 
 def test_usage_errors(files: tuple[str, str], tmp_path: Path) -> None:
