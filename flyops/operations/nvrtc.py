@@ -6,10 +6,10 @@ The compiling itself is flysim's own tool (flysim/tools/nvrtc.py), which stands 
 
 from __future__ import annotations
 
-import importlib.util
+import subprocess
 import sys
+import tempfile
 from pathlib import Path
-from typing import Any
 
 from flyops import places
 from flyops.domain import ptx
@@ -41,20 +41,14 @@ def compile_file(source: Path, arch: str) -> str:
     found = sorted(folder.glob("nvidia/cuda_nvrtc/lib/libnvrtc.so.*"))
     if not found:
         raise CompileError(f"libnvrtc is not in {folder}", fix=f"delete {folder} and run the same command again")
-    tool = _tool()
-    try:
-        return str(tool.compile_ptx(source, arch, found[0]))
-    except (tool.NvrtcError, OSError) as error:
-        raise CompileError(f"{source.name} does not compile for {arch} (NVRTC): {error}") from error
-
-
-def _tool() -> Any:
-    name = "flysim_tools_nvrtc"
-    path = places.REPOSITORY / "flysim" / "tools" / "nvrtc.py"
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None or not path.exists():
-        raise UsageError(f"{path} is missing: use a whole checkout")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # its dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
+    tool = places.REPOSITORY / "flysim" / "tools" / "nvrtc.py"
+    if not tool.exists():
+        raise UsageError(f"{tool} is missing: use a whole checkout")
+    # In a process of its own: the library leaves its caller's thread with another locale, and texts read after it would be ASCII.
+    with tempfile.TemporaryDirectory() as work:
+        made = Path(work) / f"{arch}.ptx"
+        command = [sys.executable, str(tool), str(source), "--arch", arch, "--lib", str(found[0]), "-o", str(made)]
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+        if done.returncode or not made.exists():
+            raise CompileError(f"{source.name} does not compile for {arch} (NVRTC): {done.stderr.strip()}")
+        return made.read_text()

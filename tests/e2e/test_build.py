@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import locale
 import os
 import shutil
 import subprocess
@@ -121,3 +122,12 @@ def test_a_compiler_too_new_for_the_driver_gives_way_to_nvrtc(monkeypatch, tmp_p
     assert made.tool == "nvrtc 12.0"
     assert made.isa == "8.0"
     assert ptx_operation.build("sm_90").tool == "nvcc"  # with no driver to please it is taken
+
+
+def test_the_compiler_leaves_our_locale_alone(xdg):
+    """NVRTC changes the locale of the thread that calls it; texts read afterwards would be ASCII."""
+    before = locale.getpreferredencoding(False)
+
+    ptx_operation.build("sm_75")
+
+    assert locale.getpreferredencoding(False) == before == "UTF-8"
