@@ -49,7 +49,7 @@ def booted(host: Host) -> bool:
 
 def unit_name(name: str) -> str:
     """The name with its kind; `.service` when it has none."""
-    if not NAME.match(name):
+    if not NAME.fullmatch(name):
         raise ModuleError(f"{name!r} is no name of a unit", fix="use letters, digits and any of @_.:-")
     return name if name.endswith(SUFFIXES) else f"{name}.service"
 
@@ -175,10 +175,13 @@ def perform(args: Mapping[str, Any], change: Change, host: Host) -> dict[str, An
         return {"changed": False}
     host.would("service", unit.name, args.get("state") or args.get("enabled"))
     for words in change.after:
+        # StartLimitBurst is for crash loops. Here someone asks for it, so starts before this one do not count.
+        starts, reset = words[0] in ("start", "restart"), ["systemctl", *scope(args), "reset-failed", unit.name]
+        if starts and unit.properties.get("ActiveState") == "failed":
+            host.run(reset, env=QUIET)
         done = host.run(["systemctl", *scope(args), *words], env=QUIET)
-        if done.rc != 0 and words[0] in ("start", "restart") and b"reset-failed" in done.stderr:
-            # StartLimitBurst is for crash loops. Here someone asks for it, so starts before this one do not count.
-            host.run(["systemctl", *scope(args), "reset-failed", unit.name], env=QUIET)
+        if done.rc != 0 and starts and b"reset-failed" in done.stderr:
+            host.run(reset, env=QUIET)
             done = host.run(["systemctl", *scope(args), *words], env=QUIET)
         if done.rc != 0:
             said = (done.stderr or done.stdout).decode("utf-8", "replace").strip()

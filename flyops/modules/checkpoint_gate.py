@@ -66,6 +66,19 @@ def _holder(state_dir: str, host: Host) -> str:
     return pid if host.read_text(f"/proc/{pid}/comm", missing="").strip().startswith("flysim") else ""
 
 
+def _refuse_lost(state_dir: str, host: Host) -> None:
+    """No checkpoint, but some that were set aside as damaged: flysim does not start afresh over them, so no release can go on here."""
+    aside = f"{state_dir}/damaged"
+    here = host.listdir(aside) if host.stat(aside, follow=True) is not None else []
+    lost = [name for name in here if name.endswith(".flyck")]
+    if lost:
+        raise Refused(
+            f"all checkpoints in {state_dir} are damaged: {len(lost)} were set aside in {aside}, with the reason of each beside it",
+            fix=f"put a whole one back into {state_dir}; or, to start afresh, move {aside} elsewhere. Nothing was changed",
+            set_aside=sorted(lost),
+        )
+
+
 def read(args: dict[str, Any], host: Host) -> dict[str, Any]:
     """Both strings, in the binary's own words."""
     unknown = gate.unknown_segments(args["accept"])
@@ -76,6 +89,8 @@ def read(args: dict[str, Any], host: Host) -> dict[str, Any]:
         return {"unknown": True}
     there = host.stat(args["state_dir"], follow=True) is not None
     state = _ask(args, ["--print-state-compatibility", args["state_dir"]], host) if there else "none"
+    if state is not None and gate.no_state(state):
+        _refuse_lost(args["state_dir"], host)
     names = [n for n in host.listdir(args["state_dir"]) if n != LOCK and not n.startswith("archive-")] if there else []
     return {
         "binary": binary,
