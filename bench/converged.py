@@ -51,7 +51,19 @@ def one(server: Sshd, inventory: Any, play: Path) -> dict[str, Any]:
     host = result.hosts["s1"]
     assert result.exit_code == 0, host.message
     began = time.perf_counter()
-    words = ["ssh", "-F", "none", "-o", f"UserKnownHostsFile={server.known_hosts}", "-i", str(server.key), "-p", str(server.port), "127.0.0.1", "true"]
+    words = [
+        "ssh",
+        "-F",
+        "none",
+        "-o",
+        f"UserKnownHostsFile={server.known_hosts}",
+        "-i",
+        str(server.key),
+        "-p",
+        str(server.port),
+        "127.0.0.1",
+        "true",
+    ]
     subprocess.run(words, check=True, stdin=subprocess.DEVNULL)
     ssh_s = time.perf_counter() - began
     count = host.count
