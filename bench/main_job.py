@@ -53,7 +53,8 @@ class Job:
         self.transcript = (raw / "transcript.txt").open("w")
 
     def say(self, text: str) -> None:
-        """Into the transcript and onto the screen."""
+        """Into the transcript and onto the screen; where this machine keeps things is nobody's business."""
+        text = text.replace(str(self.raw), "RAW").replace(str(places.REPOSITORY), ".")
         self.transcript.write(text)
         self.transcript.flush()
         print(text, end="", flush=True)
