@@ -13,6 +13,7 @@ from flyops.model.host import Host
 from flyops.spec import Arg, Spec
 
 TIME_LIMIT_S = 120.0
+STATE = "--print-state-compatibility"
 LOCK = "lock"  # flysim's own, with its pid inside
 
 SPEC = Spec(
@@ -52,9 +53,11 @@ def _ask(args: dict[str, Any], words: list[str], host: Host) -> str | None:
         return None
     if done.rc != 0:
         said = (done.stderr or done.stdout).decode("utf-8", "replace").strip()[-600:]
-        raise ModuleError(
-            f"{args['binary']} {' '.join(words)} ended with exit code {done.rc}: {said}", fix="the state and the release stay as they are", rc=done.rc
-        )
+        told = f"{args['binary']} {' '.join(words)} ended with exit code {done.rc}: {said}"
+        if words[0] == STATE:
+            fix = "the state and the release stay as they are; `start` sets damaged checkpoints aside and goes on from the newest whole one"
+            raise Refused(told, fix=fix, rc=done.rc)
+        raise ModuleError(told, fix="the state and the release stay as they are", rc=done.rc)
     return gate.first_line(done.stdout.decode("utf-8", "replace"))
 
 
@@ -88,7 +91,7 @@ def read(args: dict[str, Any], host: Host) -> dict[str, Any]:
     if binary is None:
         return {"unknown": True}
     there = host.stat(args["state_dir"], follow=True) is not None
-    state = _ask(args, ["--print-state-compatibility", args["state_dir"]], host) if there else "none"
+    state = _ask(args, [STATE, args["state_dir"]], host) if there else "none"
     if state is not None and gate.no_state(state):
         _refuse_lost(args["state_dir"], host)
     names = [n for n in host.listdir(args["state_dir"]) if n != LOCK and not n.startswith("archive-")] if there else []

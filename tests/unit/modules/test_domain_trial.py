@@ -210,8 +210,7 @@ def test_gate_does_not_archive_what_is_in_use(stand):
 def test_gate_of_a_binary_that_cannot_say(stand):
     (stand.live / CKPT).write_text("damaged")
     result = gate(stand)
-    assert result["failed"]
-    assert not result.get("refused")
+    assert result["failed"] and result["refused"]
     assert "no checkpoint is whole" in result["msg"]
     assert "expected kernel" in gate(stand, accept=["kernal"])["msg"]
     assert gate(stand, state_dir=str(stand.tmp / "nowhere"))["state_compatibility"] == "none"
