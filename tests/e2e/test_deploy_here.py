@@ -20,8 +20,8 @@ CUTS = int(os.environ.get("FLY_TEST_CUTS", "10"))
 
 
 @pytest.fixture
-def fly(tmp_path: Path) -> Iterator[Fly]:
-    here = Fly(tmp_path)
+def fly(open_folder: Path) -> Iterator[Fly]:
+    here = Fly(open_folder)  # a short path: supervisor's socket has to fit
     yield here
     here.close()
 
@@ -125,6 +125,17 @@ def test_a_truncated_release_is_refused_before_anything_is_sent(fly: Fly, flysim
         said = fly("deploy", "--release", str(short), code=2)
         assert str(short) in said and "to do:" in said
     assert not (fly.state / "fly").exists()
+
+
+def test_a_first_deploy_of_a_broken_release_leaves_nothing_running(fly: Fly, flysim_release: Release, tmp_path: Path) -> None:
+    dies = b'#!/bin/sh\ncase "$1" in run|page) exit 1;; esac\nexec "$(dirname "$0")/real" "$@"\n'
+    broken = another(flysim_release, tmp_path, "0.1.0-eeeeeeeeee", {"bin/flysim": dies, "bin/real": flysim_release.binary.read_bytes()})
+    for _ in range(2):
+        assert "Nothing ran here before, so nothing runs now" in fly("deploy", "--release", str(broken.tar), code=1)
+        assert not (fly.state / "fly/current").is_symlink() and not (fly.folder / "c/flyops/flysim.env").exists()
+        assert not list((fly.state / "receipts").glob("*.json"))
+    fly("deploy", "--release", str(flysim_release.tar))
+    assert fly.status()["backend"] == "cpu"
 
 
 @pytest.mark.root
