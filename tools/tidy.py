@@ -20,7 +20,7 @@ FUNCTION_LINES = 70
 CODE = {".py", ".rs", ".cu", ".sh"}
 TEXT = CODE | {".md", ".yml", ".yaml", ".toml", ".txt", ".in", ".j2", ".json", ".html", ".js", ".css", ""}
 # Somebody's home or work folder. /root alone is a place on targets.
-MACHINE = re.compile(r"(?<![\w./-])/(?:home/(?!user\b|fly\b|you\b)\w+|Users/\w+|work/\w+)|(?<![\w./-])/root/\.(?:cargo|pyenv|rustup)")
+MACHINE = re.compile(r"(?<![\w./-])/(?:home/(?!user\b|ops\b|fly\b|you\b)\w+|Users/\w+|work/\w+)|(?<![\w./-])/root/\.(?:cargo|pyenv|rustup)")
 INDEX = re.compile(r"--(?:extra-)?index-url|https?://(?:pypi|files\.pythonhosted|index\.crates|static\.crates|deb\.debian|registry\.npmjs)")
 KINDS = {"feature", "fix", "change", "docs"}
 
