@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from flyops.planning import registry
 from flyops.planning.steps import Run
 
 HostRun = HostResult
+_ASKING = threading.Lock()
 Sources = str | Path | Inventory | Sequence[str | Path]
 
 
@@ -180,10 +182,14 @@ def list_tasks(playbook: Playbook, tags: Sequence[str] = (), skip_tags: Sequence
 
 def ask_step(text: str) -> bool:
     """--step: Enter or y runs it, n leaves it out."""
-    try:
-        return input(f"{text}? (Y/n) ").strip().lower() in ("", "y", "yes")
-    except EOFError:
-        raise errors.UsageError("--step: nobody answers (the input has ended)", fix="run it on a terminal, or leave --step out") from None
+    # Hosts ask from threads of their own: one question at a time, and not through input(), which is made for the main thread.
+    with _ASKING:
+        sys.stdout.write(f"{text}? (Y/n) ")
+        sys.stdout.flush()
+        answer = sys.stdin.readline()
+    if not answer:
+        raise errors.UsageError("--step: nobody answers (the input has ended)", fix="run it on a terminal, or leave --step out")
+    return answer.strip().lower() in ("", "y", "yes")
 
 
 def default_inventory(given: Sequence[str]) -> list[str]:

@@ -60,14 +60,20 @@ def test_looks_change_nothing(files: tuple[str, str], tmp_path: Path, capsys: py
     assert not (tmp_path / "made").exists()
 
 
-def test_step_asks_before_each_task_once_and_after_the_one_before(files: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_step_asks_before_each_task_once_and_after_the_one_before(
+    files: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     asked: list[tuple[str, bool]] = []
 
-    def answer(text: str) -> str:
-        asked.append((text, (tmp_path / "one").exists()))
-        return "n" if "second" in text else ""
+    class Terminal(io.StringIO):
+        """Answers each question by what was written last."""
 
-    monkeypatch.setattr("builtins.input", answer)
+        def readline(self, size: int | None = -1, /) -> str:
+            text = capsys.readouterr().out.splitlines()[-1]
+            asked.append((text, (tmp_path / "one").exists()))
+            return "n\n" if "second" in text else "\n"
+
+    monkeypatch.setattr("sys.stdin", Terminal())
     book = tmp_path / "step.yml"
     lines = [
         f"    - {{name: {name}, command: touch {tmp_path}/{file}}}\n" for name, file in (("first", "one"), ("second", "two"), ("third", "three"))
