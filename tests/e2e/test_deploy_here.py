@@ -16,7 +16,7 @@ import pytest
 from flyops.operations.release import Release
 from tests.beds.fly import Fly, another, changed
 
-CUTS = int(os.environ.get("FLY_TEST_CUTS", "10"))
+CUTS = int(os.environ.get("FLY_TEST_CUTS", "5"))  # the ten of CI are in a guest, test_deploy_faults.py
 
 
 @pytest.fixture
