@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What OnFailure=flyops-restore.service is under systemd, for the embedded supervisor: a program of its own, copied to the target's state folder.
 
-supervisord starts it and tells it of each program that ended. When flysim lost its card (exit 75), or was given up, and the receipt of the CPU
+supervisord starts it and tells it of each program that ended. When flysim lost its card (exit 75), or was given up (exit 78, FATAL), and the receipt of the CPU
 settings is there, the receipt is replayed by the agent's bundle and flysim starts again, on the CPU, from its newest checkpoint.
 Standard library only, and nothing of flyops: the checkout and its environment may be gone when it is needed.
 """
@@ -18,7 +18,8 @@ import xmlrpc.client
 from pathlib import Path
 from typing import Any
 
-CARD_LOST = 75
+# 75: the card is lost; 78: these settings cannot run. After either, supervisord starts nothing again by itself (exitcodes in its configuration).
+GIVEN_UP = {75, 78}
 SERVICES = ("flysim", "flypage")
 
 
@@ -58,7 +59,7 @@ def main() -> int:
 def handle(event: str, state: Path, server: Any) -> None:
     """Restores when flysim lost its card or was given up, and there is something to put back."""
     ended = server.supervisor.getProcessInfo("flysim")
-    lost = event.endswith("_FATAL") or (event.endswith("_EXITED") and ended["exitstatus"] == CARD_LOST)
+    lost = event.endswith("_FATAL") or (event.endswith("_EXITED") and ended["exitstatus"] in GIVEN_UP)
     if not lost or not (state / "receipts" / "gpu.json").exists():
         return
     _log(f"flysim is {ended['statename']} (exit {ended['exitstatus']}): the CPU settings come back by receipt")

@@ -114,11 +114,18 @@ def test_wrong_settings_are_given_up_after_a_few_tries(bench):
 
     bench.call("startProcess", "flysim", False)
 
-    # Supervisor tries anything again that ends within startsecs, whatever its exit code; three times, then it is over.
-    wait_for(lambda: bench.flysim()["statename"] == "FATAL", 30)
+    # Supervisor tries anything again that ends within startsecs, whatever its exit code: three times, then it is over. On a busy
+    # machine it may end later than that, and 78 is then the end at once.
+    wait_for(lambda: given_up(bench), 30)
     log = (Path(bench.variables["flyops_state"]) / "log/flysim.log").read_text()
-    assert log.count("FLY_LIF_CUDA=1") == 4
+    assert 1 <= log.count("FLY_LIF_CUDA=1") <= 4
     assert "cuda" in log
+
+
+def given_up(bench: Bench) -> bool:
+    """Supervisord will not start flysim again by itself."""
+    now = bench.flysim()
+    return now["statename"] == "FATAL" or (now["statename"] == "EXITED" and now["exitstatus"] == 78)
 
 
 def test_a_killed_supervisord_leaves_no_second_simulator(bench):
@@ -161,13 +168,26 @@ def module(bench: Bench, args: dict[str, Any]) -> dict[str, Any]:
     return json.loads(done.stdout)
 
 
-@pytest.mark.parametrize("receipt", [True, False], ids=["with-receipt", "without"])
-def test_a_backend_that_does_not_come_up_gives_way_to_the_cpu_by_receipt(bench, receipt):
+def slow_to_start(bench: Bench, release: Path) -> None:
+    """flysim as on a machine so busy that it is past startsecs before it has read its settings."""
+    home = Path(bench.variables["fly_home"])
+    slow = home / "slow/bin/flysim"
+    slow.parent.mkdir(parents=True)
+    slow.write_text(f'#!/bin/sh\nsleep 2\nexec "{release}/bin/flysim" "$@"\n')
+    slow.chmod(0o755)
+    (home / "current").unlink()
+    (home / "current").symlink_to(slow.parent.parent)
+
+
+@pytest.mark.parametrize(("receipt", "slow"), [(True, False), (True, True), (False, False)], ids=["with-receipt", "with-receipt-slow", "without"])
+def test_a_backend_that_does_not_come_up_gives_way_to_the_cpu_by_receipt(bench, flysim_release, receipt, slow):
     """A CPU build told to use a card ends at once; with the receipt of the CPU settings it must be back on the CPU by itself."""
     state, backend = Path(bench.variables["flyops_state"]), Path(bench.variables["fly_etc"]) / "backend.env"
     before = backend.read_text()
     shared = {"dir": str(state / "receipts"), "name": "gpu"}
     (state / "receipts").mkdir()
+    if slow:
+        slow_to_start(bench, flysim_release.folder)
     if receipt:
         module(bench, {**shared, "state": "applied", "files": {str(backend): {"content": "FLY_LIF_CUDA=1\nRAYON_NUM_THREADS=1\n", "mode": "0644"}}})
     else:
@@ -183,9 +203,9 @@ def test_a_backend_that_does_not_come_up_gives_way_to_the_cpu_by_receipt(bench, 
         log = (state / "log/restore.log").read_text()
         assert "come back by receipt" in log
     else:
-        wait_for(lambda: bench.flysim()["statename"] == "FATAL", 30)
+        wait_for(lambda: given_up(bench), 30)
         time.sleep(2)
-        assert bench.flysim()["statename"] == "FATAL"
+        assert given_up(bench)
         assert "FLY_LIF_CUDA=1" in backend.read_text()
 
 
