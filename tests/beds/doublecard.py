@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A machine with a double of an NVIDIA card, for as long as one command runs: `python -m tests.beds.doublecard COMMAND [ARG...]`.
 
-Unlike tests.beds.fakecard it computes: libcuda's double (libcuda.cpp) hands every launch to a process (card.cpp) that runs the kernel's arithmetic,
+Unlike tests.beds.fakecard it computes: libcuda's double (double/libcuda.cpp) hands every launch to a process (double/card.cpp) that runs the kernel's arithmetic,
 so a real flysim with the cuda feature attaches, replays and is measured. Nodes have the numbers of the real ones, and cgroup rules, modes and
 owners decide for real who may open them. What it says of a card's speed or its driver's own faults is worth nothing: that is the GPU machine's part.
 """
@@ -23,8 +23,8 @@ UVM_MAJOR = 511
 NODES = (("nvidiactl", 195, 255), ("nvidia0", 195, 0), ("nvidia-uvm", UVM_MAJOR, 0), ("nvidia-uvm-tools", UVM_MAJOR, 1))
 BANNER = f"NVRM version: NVIDIA UNIX x86_64 Kernel Module  {VERSION}  Thu Jan  1 00:00:00 UTC 2026\nGCC version:\n"
 SMI = f"#!/bin/sh\ncase \"$*\" in *--query-gpu=*) echo 'Double, 7.5, {VERSION}';; *) echo 'GPU 0: Double (UUID: GPU-dbdbdbdb)';; esac\n"
-HERE = Path(__file__).parent
-KERNELS = Path(__file__).parents[3] / "flysim/crates/cuda/kernels"
+HERE = Path(__file__).parent / "double"
+KERNELS = Path(__file__).parents[2] / "flysim/crates/cuda/kernels"
 FLAGS = ("-O2", "-std=c++17", "-ffp-contract=off", "-Wall", "-Wextra", "-Wno-unknown-pragmas", "-Wno-unused-function", f"-I{KERNELS}")
 MOUNTED = Path("/mnt")
 UNIT = "[Unit]\nDescription=The double of a card\nDefaultDependencies=no\n[Service]\nExecStart=/opt/double/card\nRestart=always\nRestartSec=5\n"
@@ -116,5 +116,8 @@ def main(words: list[str]) -> int:
             ["unshare", "-m", "--propagation", "private", sys.executable, "-m", "tests.beds.doublecard", *words], env=env, check=False
         ).returncode
     furnish()
-
     return subprocess.run(words, check=False).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
