@@ -82,6 +82,33 @@ def verify(
     cli.operation("verify", "VerifyOptions", locals())
 
 
+@operation({"window": "seconds of each window (default 30)", "record": "folder for the JSON"})
+def cost(
+    c: Context, inventory: list[str], extra: list[str], limit: str = "", json: bool = False, verbose: bool = False, forks: str = "20",
+    window: str = "30", wait: str = "0", record: str = "",
+) -> None:  # fmt: skip
+    """
+    Host cores over a fixed window, GPU against the CPU kernel, in the same container.
+
+    Example: ./fly cost --limit dev1 --window 30
+    """
+    cli.operation("cost", "CostOptions", locals())
+
+
+@operation(cli.WATCH_HELP)
+def watch(
+    c: Context, inventory: list[str], extra: list[str], limit: str = "", check: bool = False, diff: bool = False, json: bool = False,
+    verbose: bool = False, forks: str = "20", every: str = "10", hours: str = "3", out: str = "", judge: str = "", detach: bool = False,
+    stop: bool = False, plot: bool = True,
+) -> None:  # fmt: skip
+    """
+    The drift watch: samples every N minutes for H hours, then plot and verdict.
+
+    Example: ./fly watch --limit dev1 --every 10 --hours 3
+    """
+    cli.operation("watch", "WatchOptions", locals())
+
+
 @operation()
 def start(
     c: Context, inventory: list[str], extra: list[str], limit: str = "", check: bool = False, diff: bool = False, json: bool = False,

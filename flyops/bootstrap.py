@@ -62,7 +62,8 @@ def environment(lock: str) -> Path:
                     _create(folder, requirements)
         except OSError as error:
             raise BootstrapError(f"cannot make {folder}: {error.strerror}; set XDG_CACHE_HOME to a folder that can be written") from error
-    _link(places.REPOSITORY / LOCKS[lock], folder)
+    if lock in LOCKS:
+        _link(places.REPOSITORY / LOCKS[lock], folder)
     return python
 
 

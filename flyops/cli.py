@@ -42,6 +42,15 @@ DEPLOY_HELP = {
     "accept": "a compatibility segment that may differ (the state is archived)",
     "record": "folder for the dated report",
 }
+WATCH_HELP = {
+    "every": "minutes between samples (default 10)",
+    "hours": "length of the watch (default 3)",
+    "out": "folder of samples and plot (default: this user's state folder)",
+    "judge": "judge a recorded watch (its .tsv) in place of a new one",
+    "detach": "start it and leave; the same command without this shows and judges",
+    "stop": "end it",
+    "plot": "no PNG with --no-plot",
+}
 PLAY_HELP = {
     "file": "the playbook",
     "tags": "only tasks with one of these tags",

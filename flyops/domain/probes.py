@@ -240,6 +240,107 @@ os._exit(0)
 """
 )
 
+# The drift watch outlives the agent and the controller: samples go to a file on the target, each on an absolute deadline and on the disk before the next.
+_WATCH = (
+    _STAT
+    + _HTTP
+    + r"""
+import ctypes, subprocess
+HZ = os.sysconf("SC_CLK_TCK")
+class Process(ctypes.Structure):
+    _fields_ = [("pid", ctypes.c_uint), ("bytes", ctypes.c_ulonglong), ("gi", ctypes.c_uint), ("ci", ctypes.c_uint)]
+def card(pid):
+    # Opened for each sample and closed again, so that a watch never holds the driver.
+    out = {}
+    try:
+        nvml = ctypes.CDLL("libnvidia-ml.so.1")
+        if nvml.nvmlInit_v2():
+            return out
+    except (OSError, AttributeError):
+        return out
+    try:
+        device, memory, use = ctypes.c_void_p(), (ctypes.c_ulonglong * 3)(), (ctypes.c_uint * 2)()
+        if nvml.nvmlDeviceGetHandleByIndex_v2(int(asked["gpu"]), ctypes.byref(device)):
+            return out
+        if not nvml.nvmlDeviceGetMemoryInfo(device, memory):
+            out["card_used_bytes"] = memory[2]
+        if not nvml.nvmlDeviceGetUtilizationRates(device, use):
+            out["card_util_pct"] = use[0]
+        count, found = ctypes.c_uint(256), (Process * 256)()
+        if hasattr(nvml, "nvmlDeviceGetComputeRunningProcesses_v3") and not nvml.nvmlDeviceGetComputeRunningProcesses_v3(device, ctypes.byref(count), found):
+            own = [p.bytes for p in found[: count.value] if p.pid in pids(pid) and p.bytes != 2 ** 64 - 1]
+            out.update({"device_bytes": own[0]} if own else {})
+    finally:
+        nvml.nvmlShutdown()
+    return out
+def lines(path):
+    try:
+        with open(path) as f:
+            return f.read().splitlines()
+    except OSError:
+        return []
+def pids(pid):
+    # The same process in every pid namespace that can be seen from here.
+    found = [line.split()[1:] for line in lines("/proc/%d/status" % pid) if line.startswith("NSpid:")]
+    return {int(n) for n in (found[0] if found else [pid])}
+def restarts():
+    if not asked.get("unit"):
+        return "-"
+    done = subprocess.run(["systemctl", "show", "-p", "NRestarts", "--value", asked["unit"]], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    return done.stdout.decode("ascii", "replace").strip() or "-"
+def timed():
+    # /status shows the last whole batch, up to some 30 ms old: the moment at which its tick moves is the one to time by.
+    before, status = time.time(), fetch(asked["url"])
+    after, first = time.time(), status.get("tick")
+    while first is not None and status.get("tick") == first and not status.get("paused") and after - before < 0.5:
+        time.sleep(0.002)
+        sent, status = time.time(), fetch(asked["url"])
+        after = (sent + time.time()) / 2
+    return after, status
+def row():
+    at, status = timed()
+    seen = stat(status["pid"]) if "pid" in status else None
+    if seen is None or "tick" not in status:
+        return {"t_s": "%.3f" % at, "error": str(status.get("error", "process %s ended" % status.get("pid"))).replace("\t", " ").replace("\n", " ")}
+    pid, checkpoint = status["pid"], status.get("checkpoint") or {}
+    rss = [line.split()[1] for line in lines("/proc/%d/status" % pid) if line.startswith("VmRSS:")]
+    out = {"t_s": "%.3f" % at, "pid": pid, "start": seen["start"], "restarts": restarts(), "backend": status.get("backend"), "release": status.get("version"),
+           "threads": status.get("threads"), "tick": status["tick"], "spikes": status.get("spikes"), "lag_ms": "%.3f" % status.get("lag_ms", 0), "cpu_s": seen["cpu"] / HZ,
+           "rss_kib": rss[0] if rss else 0, "checkpoint_failures": checkpoint.get("failures")}
+    out.update(card(pid))
+    return out
+def write(values):
+    line = "\t".join(str(values.get(name, "" if name == "error" else "-")) for name in asked["columns"])
+    with open(asked["file"], "a") as f:
+        f.write(line + "\n")
+        f.flush()
+        os.fsync(f.fileno())
+say, tell = os.pipe()
+if os.fork():
+    os.close(tell)
+    with os.fdopen(say) as f:
+        print(f.read() or json.dumps({"error": "the watch ended before it began"}))
+    sys.stdout.flush()
+    os.wait()
+    os._exit(0)
+os.setsid()
+if os.fork():
+    os._exit(0)
+os.chdir("/")
+null = os.open(os.devnull, os.O_RDWR)
+for number in (0, 1, 2):
+    os.dup2(null, number)
+os.write(tell, json.dumps({"pid": os.getpid(), "start": stat(os.getpid())["start"]}).encode())
+os.close(tell)
+os.nice(5)
+begun, steps = time.monotonic(), int(asked["seconds"] / asked["every_s"] + 1e-9)
+for step in range(steps + 1):
+    time.sleep(max(0.0, begun + step * asked["every_s"] - time.monotonic()))
+    write(row())
+os._exit(0)
+"""
+)
+
 _STOP = (
     _STAT
     + r"""
@@ -308,6 +409,7 @@ PROGRAMS: Mapping[str, str] = {
     "await": _AWAIT,
     "sample": _SAMPLE,
     "keep": _KEEP,
+    "watch": _WATCH,
     "stop": _STOP,
 }
 

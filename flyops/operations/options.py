@@ -54,6 +54,30 @@ class VerifyOptions:
 
 
 @dataclass(frozen=True)
+class CostOptions:
+    """`invoke cost`."""
+
+    target: Target = Target()
+    window: float = 30.0  # seconds of each window
+    wait_s: float = 0.0
+    record: str = ""  # folder for the JSON
+
+
+@dataclass(frozen=True)
+class WatchOptions:
+    """`invoke watch`."""
+
+    target: Target = Target()
+    every: float = 10.0  # minutes between samples
+    hours: float = 3.0
+    out: str = ""  # folder of TSV and plot; empty: this user's state folder
+    judge: str = ""  # a recorded watch to judge, in place of a new one
+    detach: bool = False
+    stop: bool = False
+    plot: bool = True
+
+
+@dataclass(frozen=True)
 class LogsOptions:
     """`invoke logs`."""
 

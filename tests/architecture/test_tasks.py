@@ -26,6 +26,8 @@ SURFACE = {
     "rollback_cpu": ("rollback_cpu", "RollbackOptions", f"{RUN} force wait"),
     "rollback": ("rollback", "RollbackOptions", f"{RUN} force wait"),
     "verify": ("verify", "VerifyOptions", f"{RUN} allow_jit record"),
+    "cost": ("cost", "CostOptions", f"{TARGET} json verbose forks window wait record"),
+    "watch": ("watch", "WatchOptions", f"{RUN} every hours out judge detach stop plot"),
     "start": ("start", "Target", RUN),
     "stop": ("stop", "Target", RUN),
     "status": ("status", "Target", f"{TARGET} json verbose forks"),
