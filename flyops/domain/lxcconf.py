@@ -184,8 +184,8 @@ def _sane(pairs: Iterable[Pair]) -> None:
             raise LxcConfError(f"a control character in the value of {key}: {found!r}")
 
 
-def converge(text: str, wanted: Sequence[Pair], owned: Owned) -> Converged:
-    """The text with each wanted line once and no other line that is ours; everything else as it was."""
+def converge(text: str, wanted: Sequence[Pair], owned: Owned, sep: str = " = ") -> Converged:
+    """The text with each wanted line once and no other line that is ours; everything else as it was. `sep`: between key and value of a new line."""
     _sane(wanted)
     main, rest = main_section(text)
     missing = list(dict.fromkeys(wanted))
@@ -198,8 +198,10 @@ def converge(text: str, wanted: Sequence[Pair], owned: Owned) -> Converged:
             removed.append(pair)
             continue
         kept.append(line)
-    kept += [f"{key} = {found}" for key, found in missing]
-    body = "".join(f"{line}\n" for line in kept)
+    blank: list[str] = []  # the gap above a section stays above it
+    while rest and kept and not kept[-1].strip():
+        blank.insert(0, kept.pop())
+    body = "".join(f"{line}\n" for line in [*kept, *(f"{key}{sep}{found}" for key, found in missing), *blank])
     return Converged(body + rest, tuple(missing), tuple(removed))
 
 
