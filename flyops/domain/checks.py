@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any, Mapping, Sequence, Tuple
 
-from flyops.domain import nvidia, ptx
+from flyops.domain import driver, nvidia, ptx, symptoms
 
 PASSED, FAILED, NOT_APPLICABLE, NOT_REACHED = "passed", "failed", "not_applicable", "not_reached"
 BUILD_HINT = "build with the feature: FLY_CARGO_FEATURES=cuda (invoke build, or invoke deploy --gpu, which does it)"
@@ -170,7 +170,7 @@ def judge_card(nodes: Sequence[nvidia.Verdict], module_version: str, library_nam
     # Another mode than the usual one is no fault by itself: the context below shows whether this user may use it.
     if not any(re.search(r"/nvidia\d+$", v.node.path) and v.state in ("right", "mode") for v in nodes):
         problems.append("no usable card node (/dev/nvidiaN)")
-    same, text = nvidia.judge_versions(module_version, library_names)
+    same, text = driver.judge_versions(module_version, library_names)
     if not same:
         problems.append(text)
     opened = judge_context(context)
@@ -187,7 +187,7 @@ def judge_context(context: Mapping[str, Any]) -> str:
     if context.get("error"):
         return f"CUDA context: {context['error']}"
     if context.get("code"):
-        return f"CUDA context: {context.get('step', '?')} gave {nvidia.cuda_error(int(context['code']))}"
+        return f"CUDA context: {context.get('step', '?')} gave {symptoms.cuda_error(int(context['code']))}"
     if not context.get("devices"):
         return "CUDA context: the driver answers and shows no device"
     return "" if context.get("opened") else "CUDA context: the program ended before it opened one"

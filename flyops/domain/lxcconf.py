@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 from typing import Callable, Iterable, Mapping, Sequence, Tuple
 
-from flyops.domain import nvidia
+from flyops.domain import driver, nvidia
 
 Pair = Tuple[str, str]
 Owned = Callable[[str, str], bool]
@@ -24,7 +24,7 @@ DYNAMIC_MAJORS = (range(234, 255), range(384, 512))  # what the kernel hands out
 MEMORY = re.compile(r"(\d+)\s*([KMGT]?)(?:i?B)?", re.IGNORECASE)
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 PAGE = 65536  # the largest page of a supported kernel: memory limits are rounded to pages
-DRIVER = "/usr/local/nvidia"  # the driver's user part inside a guest
+DRIVER, TOOLS, driver_files, library_folders = driver.FOLDER, driver.TOOLS, driver.driver_files, driver.library_folders
 
 # Keys of which one value counts, and which are ours in a guest of ours. The rest by rule (`owned`).
 SINGLE = (
@@ -301,23 +301,6 @@ def gpu_lines(devices: Sequence[Device], driver: Sequence[Tuple[str, str, str]],
         nodes.append(("lxc.mount.entry", f"{source} {source.lstrip('/')} none bind,optional,create={kind}"))
     binds = [("lxc.mount.entry", f"{escape(source)} {escape(target.lstrip('/'))} none bind,ro,create={kind}") for source, target, kind in driver]
     return tuple(dict.fromkeys([*rules, *nodes, *binds]))
-
-
-COMPUTE = re.compile(
-    r"lib(cuda|cudadebugger|nvidia-(ml|cfg|nscq|opencl|gpucomp|ptxjitcompiler|fatbinaryloader|allocator|compiler|pkcs11|pkcs11-openssl3|nvvm|tileiras))\.so\.(.+)"
-)
-TOOLS = ("nvidia-smi", "nvidia-debugdump", "nvidia-cuda-mps-control", "nvidia-cuda-mps-server")
-
-
-def driver_files(names: Iterable[str], version: str) -> Tuple[str, ...]:
-    """Among the file names of a library folder: the driver's user libraries of exactly this version. Never a kernel part."""
-    return tuple(sorted(n for n in names for m in [COMPUTE.fullmatch(n)] if m and m.group(3) == version))
-
-
-def library_folders(ldconfig: str) -> Tuple[str, ...]:
-    """Folders of libcuda.so.1 in the output of `ldconfig -p`, 64-bit ones only (a bare `libc6` is 32-bit)."""
-    found = re.findall(r"libcuda\.so\.1 \(libc6,[^)]*\) => (\S+)/libcuda\.so\.1", ldconfig)
-    return tuple(dict.fromkeys(found))
 
 
 def registered(proc_devices: str) -> Mapping[str, int]:

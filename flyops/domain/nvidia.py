@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NVIDIA devices as the kernel describes them: majors, nodes, module version, library versions, CUDA's error codes. Pure: texts in, values out."""
+"""NVIDIA devices as the kernel describes them: majors, nodes, module version. Pure: texts in, values out."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ FRONTEND = ("nvidia", "nvidia-frontend")  # the same thing: renamed with 545.29 
 CONTROL_MINOR = 255
 MODESET_MINOR = 254
 VERSION = re.compile(r"(?<![\w.])\d+\.\d+(?:\.\d+)?(?![\w.])")
-LIBRARIES = ("libcuda.so", "libnvidia-ml.so")
 
 
 class NvidiaError(ValueError):
@@ -170,86 +169,3 @@ def judge_node(node: Node, seen: Stat | None, *, check_mode: bool = True) -> Ver
     if check_mode and seen.mode != node.mode:
         return Verdict(node, "mode", f"{node.path} has mode {seen.mode:04o}, expected {node.mode:04o}")
     return Verdict(node, "right", f"{node.path} {node.major}:{node.minor}")
-
-
-def library_versions(names: Iterable[str], library: str) -> tuple[str, ...]:
-    """Versions of `library` among file names (`libcuda.so.570.148.08`), without the soname link (`libcuda.so.1`)."""
-    pattern = re.compile(re.escape(library) + r"\.(\d+\.\d+(?:\.\d+)?)")
-    found = (pattern.fullmatch(name.rpartition("/")[2]) for name in names)
-    return tuple(sorted({match.group(1) for match in found if match}))
-
-
-def judge_versions(module: str, names: Iterable[str]) -> tuple[bool, str]:
-    """Are the libraries in the guest of the loaded module's version, whole string? The text has both sides."""
-    listed = list(names)
-    if not module:
-        return False, "the driver's version file is missing or empty: the nvidia module is not loaded, or /proc/driver/nvidia is not visible here"
-    wrong = []
-    for library in LIBRARIES:
-        found = library_versions(listed, library)
-        if found != (module,):
-            wrong.append(f"{library}: expected {module}, found {', '.join(found) or 'none'}")
-    if not wrong:
-        return True, f"libcuda and libnvidia-ml are {module}, as the loaded module"
-    return False, "; ".join(wrong) + ". The host's driver moved or the guest keeps old files: install the libraries of the loaded module"
-
-
-API_MISMATCH = re.compile(r"the client has the version (\S+?),? but.*?this kernel module has the version (\d+\.\d+(?:\.\d+)?)", re.DOTALL)
-
-
-def api_mismatch(dmesg: str) -> tuple[str, str] | None:
-    """(client, module) versions of the last `NVRM: API mismatch` in a kernel log."""
-    found = API_MISMATCH.findall(dmesg)
-    return found[-1] if found else None
-
-
-CUDA_ERRORS: Mapping[int, Tuple[str, str, str]] = {
-    0: ("success", "", ""),
-    2: ("out of memory", "another process holds the card's memory", "look at nvidia-smi on the host for who holds it"),
-    3: ("not initialised", "cuInit was not reached", "see the first error"),
-    100: ("no device", "no usable card: no /dev/nvidiaN here, or the device rule forbids it", "give the guest the card: provision NAME --gpu"),
-    101: ("invalid device", "FLY_GPU names a card that is not there", "name an index or UUID that is"),
-    304: ("operating system call failed", "the device rule or a missing node", "give the guest the card again: provision NAME --gpu"),
-    719: ("launch failure", "the card reported a fault", "look for Xid in the host's kernel log"),
-    801: ("not supported", "seen on Jetson for a user outside the group of nvmap and nvhost", "run on a discrete card"),
-    802: (
-        "system not yet initialised",
-        "an NVSwitch board whose fabric manager is absent or of another version",
-        "start nvidia-fabricmanager of the driver's version on the host",
-    ),
-    803: ("system driver mismatch", "the libraries here and the loaded module differ", "install the libraries of the loaded module in the guest"),
-    804: (
-        "forward compatibility on unsupported hardware",
-        "a compat libcuda, or libraries of another version",
-        "remove the compat library; install those of the loaded module",
-    ),
-    999: (
-        "unknown error",
-        "/dev/nvidia-uvm is missing, stale or not allowed (NVML works without it, CUDA does not)",
-        "make the nodes again (nvidia_nodes) and allow nvidia-uvm's major",
-    ),
-}
-
-
-def cuda_error(code: int) -> str:
-    """A CUDA driver code as cause and remedy."""
-    name, cause, remedy = CUDA_ERRORS.get(code, ("", "", ""))
-    if not name:
-        return f"CUDA error {code}: look it up in cuda.h (CUresult)"
-    return f"CUDA error {code}, {name}" + (f": {cause}; to do: {remedy}" if cause else "")
-
-
-TEXT_HINTS: Tuple[Tuple[str, str], ...] = (
-    ("Driver/library version mismatch", "libraries and loaded module differ (NVML 18): install the libraries of the loaded module"),
-    ("GPU access blocked by the operating system", "the view of /proc and /sys is not complete, or a device rule forbids the node"),
-    ("No devices were found", "nodes missing, plain files, or not readable by this user: see nvidia_nodes"),
-    ("couldn't communicate with the NVIDIA driver", "the kernel module is not loaded on the host"),
-    ("couldn't find libnvidia-ml.so", "the driver's libraries are not in this guest, or not in its linker cache: run ldconfig there"),
-    ("Unknown Error", "the device rule was rebuilt without the card (a daemon-reload): restart the guest or set the rule in its own config"),
-    ("Driver Not Loaded", "the kernel module is not loaded, or was not yet when this started"),
-)
-
-
-def hint(text: str) -> str:
-    """Cause and remedy for a known failure text; empty when it is not known."""
-    return next((advice for pattern, advice in TEXT_HINTS if pattern.lower() in text.lower()), "")

@@ -7,7 +7,7 @@ import json
 import posixpath
 from typing import Any, Mapping
 
-from flyops.domain import checks, cpuset, nvidia, probes
+from flyops.domain import checks, cpuset, driver, nvidia, probes
 from flyops.domain.systemd import unit_name
 from flyops.errors import ModuleError, Refused
 from flyops.model.change import Change, Decision, Same
@@ -215,7 +215,7 @@ def _linker_folders(host: Host) -> list[str]:
     if host.which("ldconfig") is None:
         return []
     lines = _out(host.run(["ldconfig", "-p"], query=True, timeout=60)).splitlines()
-    paths = (line.rpartition(" => ")[2].strip() for line in lines if line.strip().startswith(nvidia.LIBRARIES))
+    paths = (line.rpartition(" => ")[2].strip() for line in lines if line.strip().startswith(driver.LIBRARIES))
     return list(dict.fromkeys(posixpath.dirname(path) for path in paths if path.startswith("/")))
 
 
@@ -225,7 +225,7 @@ def _look_card(args: dict[str, Any], host: Host) -> dict[str, Any]:
     for folder in dict.fromkeys(folders):
         seen = host.stat(folder, follow=True)
         if seen and seen.kind == "dir":
-            names += [posixpath.join(folder, name) for name in host.listdir(folder) if name.startswith(nvidia.LIBRARIES)]
+            names += [posixpath.join(folder, name) for name in host.listdir(folder) if name.startswith(driver.LIBRARIES)]
     version = nvidia.module_version(host.read_text(f"{args['proc_driver']}/version", missing=""))
     return {"nodes": _nodes(args, host), "version": version, "names": names, "context": _context(args, host)}
 

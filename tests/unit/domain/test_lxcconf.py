@@ -187,26 +187,3 @@ def test_names(name: str, good: bool) -> None:
 def test_a_value_cannot_bring_a_line_of_its_own() -> None:
     with pytest.raises(LxcConfError, match="control character"):
         lxcconf.wanted(guest(base="/b\nlxc.hook.start = /evil"))
-
-
-def test_libraries_of_exactly_the_loaded_version() -> None:
-    names = [
-        "libcuda.so",
-        "libcuda.so.1",
-        "libcuda.so.570.148.08",
-        "libcuda.so.570.148.06",
-        "libnvidia-ml.so.570.148.08",
-        "libnvidia-glcore.so.570.148.08",
-        "nvidia.ko",
-    ]
-    assert lxcconf.driver_files(names, "570.148.08") == ("libcuda.so.570.148.08", "libnvidia-ml.so.570.148.08")
-    assert lxcconf.driver_files(names, "570.148") == ()
-
-
-def test_folders_of_the_linkers_cache() -> None:
-    cache = (
-        "\tlibcuda.so.1 (libc6,x86-64) => /usr/lib/x86_64-linux-gnu/libcuda.so.1\n"
-        "\tlibcuda.so.1 (libc6) => /usr/lib/i386-linux-gnu/libcuda.so.1\n"
-        "\tlibcuda.so (libc6,x86-64) => /usr/lib/x86_64-linux-gnu/libcuda.so\n"
-    )
-    assert lxcconf.library_folders(cache) == ("/usr/lib/x86_64-linux-gnu",)
