@@ -6,17 +6,15 @@ from __future__ import annotations
 import json
 import posixpath
 from dataclasses import dataclass, field
-from typing import Any, Dict, List, Mapping, Sequence, Tuple
+from typing import Any, Dict, Mapping, Tuple
 
-from flyops.domain import cpuset, lxcconf, lxcnet, nvidia
-from flyops.errors import ModuleError, Refused
-from flyops.model.host import Completed, Host
+from flyops.domain import cpuset, lxccard, lxcconf, lxcnet
+from flyops.domain.lxccard import Card
+from flyops.domain.lxcplace import Place, text
+from flyops.errors import ModuleError
+from flyops.model.host import Host
 
-GUEST_PATH = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-LINKER_CONF = "/etc/ld.so.conf.d/00-flyops-nvidia.conf"
-LINKER_TEXT = f"{lxcconf.DRIVER}/lib64\n"
 ALIAS = "flyops"  # the bridge's alias says whose it is, and goes with it
-DRIVER_FOLDERS = ("/usr/local/nvidia",)  # where some machines keep the driver's whole user part
 INTERFACES = "/sys/class/net"
 
 
@@ -29,16 +27,6 @@ class Bridge:
     address: str = ""
     users: Tuple[str, ...] = ()
     overlaps: Tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Card:
-    """The host's nodes and the driver's user part: (path here, path in the guest, dir or file)."""
-
-    devices: Tuple[lxcconf.Device, ...] = ()
-    driver: Tuple[Tuple[str, str, str], ...] = ()
-    tools: Tuple[str, ...] = ()
-    version: str = ""
 
 
 @dataclass(frozen=True)
@@ -59,7 +47,7 @@ class Seen:
     majors: Mapping[str, int] = field(default_factory=dict)
     taken: Mapping[str, str] = field(default_factory=dict)
     bridge: Bridge = Bridge()
-    card: Card = Card()
+    card: Card = field(default_factory=Card)
     base_ready: bool = False
     state_folders: Tuple[str, ...] = ()
     in_base: Tuple[str, ...] = ()
@@ -76,62 +64,12 @@ class Seen:
         return path.split(":")[1] if path.count(":") >= 2 else ""
 
 
-@dataclass(frozen=True)
-class Place:
-    """Where a guest lives."""
-
-    name: str
-    lxc_path: str
-
-    @property
-    def folder(self) -> str:
-        """The guest's own folder."""
-        return posixpath.join(self.lxc_path, self.name)
-
-    def path(self, *parts: str) -> str:
-        """A path below the guest's folder."""
-        return posixpath.join(self.folder, *parts)
-
-    def lxc(self, tool: str, *words: str) -> List[str]:
-        """An LXC command about this guest."""
-        return [tool, "-P", self.lxc_path, "-n", self.name, *words]
-
-    def inside(self, *argv: str) -> List[str]:
-        """A command in the guest. Nothing of our environment goes along."""
-        return [*self.lxc("lxc-attach", "--clear-env", "-v", GUEST_PATH), "--", *argv]
-
-
 def listed(cpus: str) -> Tuple[int, ...]:
     """A list of cpus as the kernel printed it; empty when it is none."""
     try:
         return cpuset.parse(cpus)
     except cpuset.CpusetError:
         return ()
-
-
-def text(done: Completed) -> str:
-    """What a command printed, without the line's end."""
-    return done.stdout.decode("utf-8", "replace").strip()
-
-
-def words(done: Completed) -> str:
-    """What a command said when it failed: stderr, else stdout, without LXC's source positions."""
-    said = (done.stderr or done.stdout).decode("utf-8", "replace").strip()
-    lines = [line.rsplit(": ", 1)[-1] if "../src/" in line else line for line in said.splitlines()]
-    return "; ".join(lines[-3:])
-
-
-def make_folders(host: Host, path: str, mode: int) -> None:
-    """A folder with this mode, and those above it that are missing."""
-    if host.stat(path) is None:
-        make_folders(host, posixpath.dirname(path), 0o755)
-        host.mkdir(path, mode=mode)
-
-
-def mounted_below(host: Host, folder: str) -> List[str]:
-    """What is mounted somewhere below a folder: a removal would go through it."""
-    mounts = [line.split()[1] for line in host.read_text("/proc/mounts", missing="").splitlines() if line.count(" ") > 1]
-    return [path for path in mounts if path.startswith(folder + "/")]
 
 
 def need_tools(host: Host) -> None:
@@ -160,7 +98,7 @@ def look(host: Host, place: Place, args: Mapping[str, Any]) -> Seen:
         majors=lxcconf.registered(host.read_text("/proc/devices", missing="")),
         taken=lxcnet.taken([(name, address) for name, (address, _) in others.items()]),
         bridge=_bridge(host, bridge or args["bridge"], others, args),
-        card=_card(host) if args["gpu"] and args["state"] != "absent" else Card(),
+        card=lxccard.look(host) if args["gpu"] and args["state"] != "absent" else Card(),
     )
     folders = tuple(path for path in args["archive_state"] or () if _filled(host, place.path("up") + path))
     base = seen.base or base
@@ -254,99 +192,10 @@ def _inside(host: Host, place: Place, control: lxcconf.Controllers, gpu: bool) -
     cpus, memory = effective(host, place, control)
     out = {"effective_cpus": cpus, "effective_memory": memory, "systemd": systemd_state(host, place)}
     if gpu:
-        out["linker"] = linker(host, place)
+        out["linker"] = lxccard.linker(host, place)
     return out
 
 
 def systemd_state(host: Host, place: Place) -> str:
     """`running`, `degraded`, `starting` … in systemd's own words; empty when it does not answer."""
     return text(host.run(place.inside("systemctl", "is-system-running"), query=True))
-
-
-def linker(host: Host, place: Place) -> str:
-    """What the guest's linker and its PATH know of the driver, as `gpu_files` leaves it; empty when it lacks something."""
-    script = f'cat {LINKER_CONF} 2>/dev/null; ldconfig -p | grep -q "libcuda.so.1 " && echo found; ls -1 /usr/local/bin | grep ^nvidia-'
-    return text(host.run(place.inside("sh", "-c", script), query=True))
-
-
-def linker_wanted(card: Card) -> str:
-    """The text of `linker` when all is right."""
-    return "\n".join([LINKER_TEXT.strip(), "found", *sorted(card.tools)])
-
-
-def gpu_files(tools: Sequence[str]) -> List[str]:
-    """A command for the guest: linker configuration, tools on the PATH, linker cache. Safe to run again."""
-    script = f"""set -e
-umask 022
-mkdir -p /etc/ld.so.conf.d /usr/local/bin
-printf '%s\\n' {lxcconf.DRIVER}/lib64 > {LINKER_CONF}
-for tool in "$@"; do ln -sfn "{lxcconf.DRIVER}/bin/$tool" "/usr/local/bin/$tool"; done
-ldconfig"""
-    return ["sh", "-c", script, "sh", *tools]
-
-
-def gpu_files_gone() -> List[str]:
-    """A command for the guest that undoes `gpu_files`."""
-    script = f"""rm -f {LINKER_CONF}
-for link in /usr/local/bin/nvidia-*; do
-  case "$(readlink "$link")" in {lxcconf.DRIVER}/*) rm -f "$link" ;; esac
-done
-ldconfig"""
-    return ["sh", "-c", script]
-
-
-def _devices(host: Host) -> Tuple[lxcconf.Device, ...]:
-    found = []
-    for name in host.listdir("/dev"):
-        if not name.startswith("nvidia"):
-            continue
-        stat = host.stat(f"/dev/{name}")
-        below = [f"/dev/{name}/{child}" for child in host.listdir(f"/dev/{name}")] if stat and stat.kind == "dir" else [f"/dev/{name}"]
-        for path in below:
-            node = host.stat(path)
-            if node and node.kind == "char":
-                found.append(lxcconf.Device(path, *node.rdev))
-    return tuple(found)
-
-
-def _card(host: Host) -> Card:
-    devices = _devices(host)
-    names = {device.path[len("/dev/") :] for device in devices}
-    lacking = [name for name in ("nvidiactl", "nvidia-uvm") if name not in names]
-    if not any(name[len("nvidia") :].isdigit() for name in names):
-        lacking.insert(0, "nvidia0 (or another card)")
-    if lacking:
-        raise Refused(
-            f"no card to give: expected character devices /dev/nvidiactl, /dev/nvidia-uvm and at least one /dev/nvidiaN on this host, "
-            f"missing {', '.join(lacking)}; found {', '.join(sorted(names)) or 'none'}",
-            fix="load the driver (nvidia-smi and nvidia-modprobe -u -c 0 make the nodes), or provision without gpu",
-        )
-    version = nvidia.module_version(host.read_text("/proc/driver/nvidia/version", missing=""))
-    if not version:
-        raise Refused("no card to give: /proc/driver/nvidia/version is missing or names no version", fix="load the nvidia module")
-    return Card(devices, *_driver(host, version), version=version)
-
-
-def _driver(host: Host, version: str) -> Tuple[Tuple[Tuple[str, str, str], ...], Tuple[str, ...]]:
-    """Binds of the driver's user part of exactly the loaded version, and its tools."""
-    for folder in DRIVER_FOLDERS:
-        if host.stat(f"{folder}/lib64/libcuda.so.{version}") is not None:
-            tools = tuple(tool for tool in lxcconf.TOOLS if host.stat(f"{folder}/bin/{tool}") is not None)
-            bins = ((f"{folder}/bin", f"{lxcconf.DRIVER}/bin", "dir"),) if tools else ()
-            return ((f"{folder}/lib64", f"{lxcconf.DRIVER}/lib64", "dir"), *bins), tools
-    done = host.run(["ldconfig", "-p"], query=True)
-    folders = lxcconf.library_folders(text(done))
-    binds = [
-        (f"{folder}/{name}", f"{lxcconf.DRIVER}/lib64/{name}", "file")
-        for folder in folders
-        for name in lxcconf.driver_files(host.listdir(folder), version)
-    ]
-    if not any(posixpath.basename(source) == f"libcuda.so.{version}" for source, _, _ in binds):
-        raise Refused(
-            f"the loaded module is {version}; expected libcuda.so.{version} in {DRIVER_FOLDERS[0]}/lib64 or where ldconfig knows libcuda.so.1, "
-            f"found none in {', '.join(folders) or 'any folder'}",
-            fix="install the driver's libraries of the loaded version on this host",
-        )
-    programs = {tool: found for tool in lxcconf.TOOLS for found in [host.which(tool)] if found}
-    binds += [(found, f"{lxcconf.DRIVER}/bin/{tool}", "file") for tool, found in programs.items()]
-    return tuple(binds), tuple(programs)

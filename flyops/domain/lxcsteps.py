@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The steps that change an LXC guest, through the Host that is handed in. Each may be run again after a run that was cut off."""
+
+from __future__ import annotations
+
+import json
+import posixpath
+import time
+from typing import Any, Callable, Dict, Mapping
+
+from flyops.domain import cpuset, lxccard, lxcconf, lxcguest, lxcplace
+from flyops.domain.lxcplace import Place
+from flyops.domain.lxcplan import Asked, Todo
+from flyops.errors import ModuleError
+from flyops.model.host import Host
+
+
+def _must(host: Host, argv: list[str], what: str, fix: str = "") -> None:
+    done = host.run(argv)
+    if done.rc != 0:
+        raise ModuleError(f"{what}: {argv[0]} ended with {done.rc}: {lxcplace.words(done)}", fix=fix, cmd=argv)
+
+
+def _bridge(args: Mapping[str, Any], todo: Todo, place: Place, host: Host) -> None:
+    assert todo.asked is not None
+    name = args["bridge"]
+    _must(host, ["ip", "link", "add", name, "type", "bridge"], f"making bridge {name}")
+    # The alias first: a run cut off after it leaves a bridge that is known to be ours.
+    _must(host, ["ip", "link", "set", name, "alias", lxcguest.ALIAS, "up"], f"marking bridge {name}")
+    _must(host, ["ip", "addr", "add", todo.asked.bridge_address, "dev", name], f"giving bridge {name} its address")
+
+
+def _no_bridge(args: Mapping[str, Any], todo: Todo, place: Place, host: Host) -> None:
+    name = lxcconf.value(todo.seen.config, "lxc.net.0.link") or args["bridge"]
+    ports = f"{lxcguest.INTERFACES}/{name}/brif"
+    if host.stat(ports) is None or not host.listdir(ports):
+        _must(host, ["ip", "link", "del", name], f"removing bridge {name}")
+
+
+def _create(args: Mapping[str, Any], todo: Todo, place: Place, host: Host) -> None:
+    lxcplace.make_folders(host, place.folder, 0o755)
+    # The marker before everything else: whatever is cut off later, the folder is known to be ours.
+    _mark(host, place, {})
+    name = args["name"]
+    lxcplace.make_folders(host, place.path("up"), 0o755)
+    lxcplace.make_folders(host, place.path("up/etc"), 0o755)
+    host.write_text(place.path("up/etc/hostname"), f"{name}\n", mode=0o644)
+    host.write_text(place.path("up/etc/hosts"), f"127.0.0.1 localhost {name}\n::1 localhost\n", mode=0o644)
+
+
+def _mark(host: Host, place: Place, more: Mapping[str, Any]) -> None:
+    host.write_text(place.path("flyops.json"), json.dumps({"owner": "flyops", "name": place.name, **more}, sort_keys=True) + "\n", mode=0o644)
+
+
+def _stop(args: Mapping[str, Any], todo: Todo, place: Place, host: Host) -> None:
+    _must(host, place.lxc("lxc-stop", "-t", str(args["stop_wait"])), f"stopping {place.name}")
+
+
+def _limits(args: Mapping[str, Any], todo: Todo, place: Place, host: Host) -> None:
+    assert todo.asked is not None
+    guest, control = todo.asked.guest, todo.asked.guest.controllers
+    settings = (
+        (lxcconf.CPUSET_KEYS[control.cpuset], guest.cpus),
+        (lxcconf.MEMORY_KEYS[control.memory], str(guest.memory_bytes)),
+    )
+    for key, found in settings:
+        name = key.split(".", 2)[2]
+        _must(host, place.lxc("lxc-cgroup", name, found), f"setting {name} of {place.name} to {found} (its config is as it was)")
+
+
+def _start(args: Mapping[str, Any], todo: Todo, place: Place, host: Host) -> Dict[str, Any]:
+    _mark(host, place, {"started": todo.digest})
+    if host.stat(place.path("log")) is not None:
+        host.remove(place.path("log"))
+    done = host.run(place.lxc("lxc-start", "-d"))
+    if done.rc != 0:
+        log = host.read_text(place.path("log"), missing="")
+        errors = [line.split(" - ", 1)[-1] for line in log.splitlines() if " ERROR " in line]
+        raise ModuleError(
+            f"container {place.name!r} did not start: {'; '.join(errors[:4]) or lxcplace.words(done)}",
+            fix=f"see {place.path('log')}",
+            log=log[-4000:],
+        )
+    return _wait(args, todo, place, host)
+
+
+def _wait(args: Mapping[str, Any], todo: Todo, place: Place, host: Host) -> Dict[str, Any]:
+    deadline = time.monotonic() + args["wait"]
+    found = ""
+    while time.monotonic() < deadline:
+        found = lxcguest.systemd_state(host, place)
+        if found in ("running", "degraded"):
+            failed = (
+                host.run(place.inside("systemctl", "--failed", "--plain", "--no-legend", "list-units"), query=True) if found == "degraded" else None
+            )
+            return {"systemd": found, "failed_units": [line.split()[0] for line in lxcplace.text(failed).splitlines() if line] if failed else []}
+        time.sleep(0.2)
+    raise ModuleError(
+        f"systemd in container {place.name!r} is {found or 'silent'} after {args['wait']} s, expected running",
+        fix=f"lxc-attach -n {place.name} -- systemctl list-jobs",
+    )
+
+
+def _driver(args: Mapping[str, Any], todo: Todo, place: Place, host: Host) -> None:
+    card = todo.seen.card
+    _must(host, place.inside(*lxccard.gpu_files(card.tools)), f"telling {place.name}'s linker about the driver")
+    found, wanted = lxccard.linker(host, place), lxccard.linker_wanted(card)
+    if found != wanted:
+        raise ModuleError(
+            f"the driver {card.version} is bound into {place.name!r}, and its linker does not know it: expected {wanted.split()}, found {found.split()}"
+        )
+
+
+def _no_driver(args: Mapping[str, Any], todo: Todo, place: Place, host: Host) -> None:
+    _must(host, place.inside(*lxccard.gpu_files_gone()), f"taking the driver out of {place.name}'s linker")
+
+
+def read_back(asked: Asked, place: Place, host: Host) -> Dict[str, Any]:
+    """What the kernel enforces; an error when it is not what was asked (cgroup v2 widens an impossible set without a word)."""
+    cpus, memory = lxcguest.effective(host, place, asked.guest.controllers)
+    wrong = [cpuset.mismatch(asked.cpus, lxcguest.listed(cpus))]
+    if not lxcconf.same_memory(asked.guest.memory_bytes, memory):
+        wrong.append(f"expected memory limit {asked.guest.memory_bytes}, found {memory or 'none'}")
+    if any(wrong):
+        raise ModuleError(
+            f"container {place.name!r} runs with other limits than asked: {'; '.join(w for w in wrong if w)}",
+            fix="see which cgroup above the guest's is narrower (cpuset.cpus.effective, memory.max)",
+        )
+    done = host.run(place.lxc("lxc-info", "-p", "-H"), query=True)
+    pid = lxcplace.text(done)
+    return {"cpus": cpus, "memory": int(memory), "pid": int(pid) if pid.isdigit() else 0}
+
+
+def _archive(args: Mapping[str, Any], todo: Todo, place: Place, host: Host) -> Dict[str, Any]:
+    target, upper = args["archive_to"], place.path("up")
+    lxcplace.make_folders(host, posixpath.dirname(target), 0o700)
+    part = target + ".part"
+    host.write_bytes(part, b"", mode=0o600)
+    folders = [folder.strip("/") for folder in todo.seen.state_folders]
+    _must(
+        host,
+        ["tar", "--force-local", "--numeric-owner", "-C", upper, "-czf", part, "--", *folders],
+        f"archiving {', '.join(folders)} of {place.name}",
+    )
+    # Reads every byte of the archive back and compares it with the files, before anything is removed.
+    _must(host, ["tar", "--force-local", "--numeric-owner", "-C", upper, "-dzf", part], f"the archive {part} differs from the files of {place.name}")
+    host.rename(part, target)
+    stat = host.stat(target)
+    return {"archive": {"path": target, "sha256": host.sha256(target), "size": stat.size if stat else 0, "folders": list(todo.seen.state_folders)}}
+
+
+def _destroy(args: Mapping[str, Any], todo: Todo, place: Place, host: Host) -> None:
+    held = lxcplace.mounted_below(host, place.folder)
+    if held:
+        raise ModuleError(
+            f"{', '.join(held)} is still mounted: removing {place.folder} could reach what is behind it", fix="unmount it and run again"
+        )
+    # The marker last, so that a removal that was cut off still knows whose folder it is.
+    for name in sorted(host.listdir(place.folder), key=lambda child: child == "flyops.json"):
+        host.remove(place.path(name))
+    host.remove(place.folder)
+
+
+def _config(args: Mapping[str, Any], todo: Todo, place: Place, host: Host) -> None:
+    host.write_text(place.path("config"), todo.config, mode=0o644)
+
+
+STEPS: Mapping[str, Callable[[Mapping[str, Any], Todo, Place, Host], Dict[str, Any] | None]] = {
+    "bridge": _bridge,
+    "no-bridge": _no_bridge,
+    "create": _create,
+    "restart": _stop,
+    "stop": _stop,
+    "limits": _limits,
+    "config": _config,
+    "start": _start,
+    "wait": _wait,
+    "driver": _driver,
+    "no-driver": _no_driver,
+    "archive": _archive,
+    "destroy": _destroy,
+}
