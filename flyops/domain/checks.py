@@ -140,10 +140,21 @@ def last_lines(log: str, count: int = 5) -> str:
     return "\n".join([line for line in log.splitlines() if line.strip()][-count:])
 
 
-def judge_feature(log: str, exit_code: int | None = None, confirm: bool = True) -> Judged:
+# flysim's own words when it held the card and then refused, or could not load, the PTX: that is for check 3 to name.
+REFUSED_PTX = re.compile(r"^.*cannot attach [^:]*: (?P<why>(?:loading )?PTX\b.*|setting up: .*NOT_FOUND.*)$", re.MULTILINE)
+
+
+def refused_ptx(log: str) -> str:
+    """Why flysim did not take its PTX; empty when that is not what went wrong."""
+    found = REFUSED_PTX.search(log)
+    return found.group("why") if found else ""
+
+
+def judge_feature(log: str, exit_code: int | None = None, confirm: bool = True, status: Mapping[str, Any] | None = None) -> Judged:
     """`log` holds the lines of one start only. The env file is no evidence and is not asked.
 
-    The check passes on the first line; the second one confirms it (`confirm`), once check 2 has shown that there is a card to hold.
+    The check passes on the first line; the second one confirms it (`confirm`), once check 2 has shown that there is a card to hold. Where the
+    process answers (`status`), its answer must agree with its log: lines can be printed by anybody.
     """
     compiled, attached = said(log, FEATURE_LINE), said(log, ATTACHED_LINE)
     details = {"compiled": compiled, "attached": attached, "exit_code": exit_code, "tail": last_lines(log)}
@@ -154,10 +165,16 @@ def judge_feature(log: str, exit_code: int | None = None, confirm: bool = True) 
         return Judged(FAILED, seen, BUILD_HINT, details)
     if not attached and not confirm:
         return Judged(PASSED, f"`{compiled}`; to be confirmed by `{ATTACHED_LINE}`", "", details)
+    if not attached and refused_ptx(log):
+        return Judged(PASSED, f"`{compiled}`; it held no card because of its PTX, which check 3 looks at", "", details)
     if not attached:
         ended = f" and ended with exit code {exit_code}" if exit_code is not None else ""
         why = "FLY_LIF_CUDA=1 must be in its settings, and the guest must have the card (check 2); its last lines:\n" + last_lines(log)
         return Judged(FAILED, f"`{compiled}`, but it never held the card{ended}", why, details)
+    answer = status or {}
+    if answer and (answer.get("backend") != "cuda" or "cuda" not in answer.get("features", ["cuda"])):
+        seen = f"the log says `{ATTACHED_LINE}`, and the process that answers runs the {answer.get('backend')} backend (features {answer.get('features')})"
+        return Judged(FAILED, seen, f"do not deploy this binary: it says what it does not do; {BUILD_HINT}", details)
     return Judged(PASSED, f"`{compiled}`; `{attached}`", "", details)
 
 
@@ -218,6 +235,7 @@ class Loaded:
     cc: int
     driver: str
     attached: str
+    refused: str = ""  # flysim's words when it did not take it
 
 
 def judge_ptx(looked: Loaded, allow_jit: bool = False) -> Judged:
@@ -234,7 +252,8 @@ def judge_ptx(looked: Loaded, allow_jit: bool = False) -> Judged:
     }
     build = f"build it: invoke ptx ARCH={arch} (deploy --gpu does)"
     if header is None:
-        return Judged(FAILED, f"no PTX for {arch} in the release ({looked.name or 'none that this card could take'})", build, details)
+        why = f"; {looked.refused}" if looked.refused else ""
+        return Judged(FAILED, f"no PTX for {arch} in the release ({looked.name or 'none that this card could take'}){why}", build, details)
     details.update(version="{}.{}".format(*header.isa), target=header.target)
     problems = [text for text in ptx.problems(looked.text, header.target, looked.driver or "unknown") if text]
     if problems or how == "no":
@@ -246,6 +265,8 @@ def judge_ptx(looked: Loaded, allow_jit: bool = False) -> Judged:
             details,
         )
     seen = f"{looked.name}: .version {details['version']} for driver {looked.driver}, .target {header.target} on {arch}"
+    if not taken and looked.refused:
+        return Judged(FAILED, f"{seen}; flysim or the driver refused it: {looked.refused}", build, details)
     if not taken:
         return Judged(
             FAILED, f"{seen}; flysim's attached line says neither exact nor JIT: {looked.attached or 'no such line'}", "look at check 1", details

@@ -15,6 +15,10 @@ _ISA = (
 _VERSION = re.compile(r"^\s*\.version\s+(\d+)\.(\d+)", re.MULTILINE)
 _TARGET = re.compile(r"^\s*\.target\s+(sm_\d+[af]?)", re.MULTILINE)
 _FMA = re.compile(r"^\s*(?:@!?%\w+\s+)?(?:fma|mad)\.(?:rn|rz|rm|rp)[.\w]*", re.MULTILINE)
+# Without a rounding mode the assembler may fuse a product and a sum after all.
+_LOOSE = re.compile(r"^\s*(?:@!?%\w+\s+)?((?:mul|add|sub)\.f64)\b", re.MULTILINE)
+_ENTRY = re.compile(r"\.entry\s+(\w+)")
+ENTRIES = ("fly_kick", "fly_windows")  # what flysim asks the driver for
 _ARCH = re.compile(r"sm_(\d+)([af]?)")
 
 
@@ -80,6 +84,19 @@ def problems(text: str, arch: str, driver: str = "") -> list[str]:
         found.append(
             "%d fused multiply-adds (%s): floating point would differ from the CPU; compile with --fmad=false" % (len(fused), fused[0].strip())
         )
+    return found + _damage(text)
+
+
+def _damage(text: str) -> list[str]:
+    """What a damaged or doctored text still hides behind a right header."""
+    found, entries = [], _ENTRY.findall(text)
+    loose = _LOOSE.findall(text)
+    if loose:
+        found.append("%d operations without a rounding mode (%s): the driver may fuse them; compile with --fmad=false" % (len(loose), loose[0]))
+    if text.count("{") != text.count("}"):
+        found.append("cut off: %d braces opened, %d closed" % (text.count("{"), text.count("}")))
+    if 0 < len(set(ENTRIES) & set(entries)) < len(ENTRIES):
+        found.append("entries: expected %s, found %s" % (", ".join(ENTRIES), ", ".join(sorted(entries))))
     return found
 
 

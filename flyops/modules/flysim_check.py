@@ -153,7 +153,9 @@ def _log(args: dict[str, Any], host: Host) -> str:
 
 
 def _look_feature(args: dict[str, Any], host: Host) -> dict[str, Any]:
-    return {"log": _log(args, host)}
+    """The words, and beside a log what the process itself answers."""
+    told = args["log"] is not None or args["log_file"] or args["unit"]
+    return {"log": _log(args, host), "status": _status(args["url"], args, host) if told and args["url"] and args["confirm"] else {}}
 
 
 def _context(args: dict[str, Any], host: Host) -> dict[str, Any]:
@@ -171,12 +173,14 @@ def _look_ptx(args: dict[str, Any], host: Host) -> dict[str, Any]:
     number = int(cc.replace(".", "")) if cc.replace(".", "").isdigit() else int(_context(args, host).get("cc") or 0)
     names = host.listdir(args["ptx_dir"]) if host.stat(args["ptx_dir"], follow=True) else []
     name = checks.pick_ptx(names, number)
+    log = _log(args, host)
     return {
         "cc": number,
         "name": name,
         "text": host.read_text(f"{args['ptx_dir']}/{name}") if name else "",
         "driver": nvidia.module_version(host.read_text(f"{args['proc_driver']}/version", missing="")),
-        "attached": checks.said(_log(args, host), checks.ATTACHED_LINE),
+        "attached": checks.said(log, checks.ATTACHED_LINE),
+        "refused": checks.refused_ptx(log),
     }
 
 
@@ -327,11 +331,11 @@ def _judge(args: dict[str, Any], state: dict[str, Any]) -> tuple[checks.Judged, 
     if "skip" in state:
         return state["skip"], {}
     if name == "feature":
-        return checks.judge_feature(state["log"], args["exit_code"], args["confirm"]), {}
+        return checks.judge_feature(state["log"], args["exit_code"], args["confirm"], state["status"]), {}
     if name == "card":
         return checks.judge_card(state["nodes"], state["version"], state["names"], state["context"]), {}
     if name == "ptx":
-        looked = checks.Loaded(state["name"], state["text"], state["cc"], state["driver"], state["attached"])
+        looked = checks.Loaded(state["name"], state["text"], state["cc"], state["driver"], state["attached"], state["refused"])
         return checks.judge_ptx(looked, args["allow_jit"]), {}
     if name == "bitexact":
         return checks.judge_bitexact(state["looked"]), {"checkpoint": state["checkpoint"]}
