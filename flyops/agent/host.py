@@ -16,6 +16,7 @@ import time
 from typing import Any, Callable, Dict, Mapping, Sequence
 
 from flyops.agent import command
+from flyops.agent.writes import WriteLog, logged
 from flyops.domain import system
 from flyops.errors import ModuleError
 from flyops.model.host import Completed, Stat
@@ -49,6 +50,7 @@ class RealHost:
 
     def __init__(self, fetch_blob: Callable[[str], str] = _no_blob, note: Callable[[str], None] = _no_note) -> None:
         self.env: Dict[str, str] = {}  # the task's `environment`
+        self.write_log = WriteLog()
         self._fetch_blob = fetch_blob
         self._note = note
         self._locks: Dict[str, int] = {}
@@ -149,8 +151,11 @@ class RealHost:
         timeout: float | None = None,
     ) -> Completed:
         """Run a program to its end. No shell, no TTY; it ends with the agent."""
+        if not query:
+            self.write_log.command(argv)
         return command.run(argv, stdin, cwd, {**os.environ, **self.env, **(env or {})}, timeout)
 
+    @logged("write")
     def write_bytes(self, path: str, data: bytes, *, mode: int | None = None, uid: int | None = None, gid: int | None = None) -> None:
         """Replace a file in one step; what is not given stays as the old file had it. A link at `path` is replaced, not followed."""
         old = self.stat(path)
@@ -178,38 +183,62 @@ class RealHost:
         """`write_bytes` of UTF-8."""
         self.write_bytes(path, text.encode("utf-8", "surrogateescape"), mode=mode, uid=uid, gid=gid)
 
+    @logged("write")
+    def write_through(self, path: str, text: str) -> None:
+        """New text in an old file, which keeps its inode, mode and owner: for /etc/pve and for files that are mounted somewhere.
+
+        Bytes first, length last: a reader in between sees lines of the new text and perhaps an end of the old one, never an empty file.
+        """
+        data = memoryview(text.encode("utf-8", "surrogateescape"))
+        fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            done = 0
+            while done < len(data):
+                done += os.pwrite(fd, data[done:], done)
+            os.ftruncate(fd, done)
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    @logged("mkdir")
     def mkdir(self, path: str, *, mode: int | None = None) -> None:
         """A folder with its parents; `mode` is for the last one and is set past the umask."""
         os.makedirs(path, exist_ok=True)
         if mode is not None:
             os.chmod(path, mode)
 
+    @logged("chmod")
     def chmod(self, path: str, mode: int) -> None:
         """Permission bits of what `path` names; a link is left alone, as links have none."""
         if not os.path.islink(path):
             os.chmod(path, mode)
 
+    @logged("chown")
     def chown(self, path: str, uid: int, gid: int) -> None:
         """Owner and group (-1 leaves one alone), of a link itself."""
         os.chown(path, uid, gid, follow_symlinks=False)
 
+    @logged("link", 1)
     def symlink(self, target: str, path: str) -> None:
         """A link in one step, replacing a file or a link that is there."""
         temporary = os.path.join(os.path.dirname(os.path.abspath(path)), f".flyops-{os.getpid()}-{time.monotonic_ns()}")
         os.symlink(target, temporary)
         _replace(temporary, path)
 
+    @logged("link", 1)
     def link(self, target: str, path: str) -> None:
         """A hard link in one step, replacing a file or a link that is there."""
         temporary = os.path.join(os.path.dirname(os.path.abspath(path)), f".flyops-{os.getpid()}-{time.monotonic_ns()}")
         os.link(target, temporary, follow_symlinks=False)
         _replace(temporary, path)
 
+    @logged("mknod")
     def mknod(self, path: str, mode: int, major: int, minor: int) -> None:
         """A device node; `mode` holds the kind (S_IFCHR or S_IFBLK) and the permission bits."""
         os.mknod(path, mode, os.makedev(major, minor))
         os.chmod(path, st.S_IMODE(mode))
 
+    @logged("rename", 0, 1)
     def rename(self, old: str, new: str) -> None:
         """Move in one step within a file system; across two, copy beside the new place first."""
         old = refuse_system_folder(old)
@@ -223,6 +252,7 @@ class RealHost:
             shutil.move(old, new)
         _sync_folder(os.path.dirname(os.path.abspath(new)))
 
+    @logged("remove")
     def remove(self, path: str) -> None:
         """A file, a link (with a slash at its end, too) or a whole tree; links are not followed; nothing there is fine.
 
@@ -235,6 +265,7 @@ class RealHost:
         elif os.path.lexists(path):
             os.unlink(path)
 
+    @logged("utime")
     def utime(self, path: str, atime: float, mtime: float) -> None:
         """Times of a path, of a link itself."""
         os.utime(path, (atime, mtime), follow_symlinks=False)
@@ -245,6 +276,7 @@ class RealHost:
         """Path of a verified copy of a file that the controller offered; fetched at the first call."""
         return self._fetch_blob(sha256)
 
+    @logged("lock")
     def hold_lock(self, path: str, holder: str, wait_s: float) -> str | None:
         """None: the lock is held until the agent ends. Else the text that its holder left."""
         if path in self._locks:

@@ -26,7 +26,6 @@ from flyops.agent.host import RealHost
 from flyops.agent.overlay import OverlayHost
 from flyops.agent.run import Result, failure, run_module
 from flyops.errors import EXIT_FAILED, EXIT_OK, EXIT_REFUSED, EXIT_USAGE, ModuleError
-from flyops.model.host import Host
 
 BEAT_S = 5.0  # the controller counts a longer silence as a lost connection
 QUEUE_FRAMES = 16
@@ -126,7 +125,7 @@ class Agent:
 
     # tasks
 
-    def host_for(self, mode: str) -> Host:
+    def host_for(self, mode: str) -> RealHost | OverlayHost:
         """`run`: the overlay of this whole check run. `task`: one for a single checked task. Else the real host."""
         if mode == "run":
             return self.overlay
@@ -138,7 +137,10 @@ class Agent:
         module = registry.find(task["module"])
         if module is None:
             return failure(f"module {task['module']!r} is not in this agent's bundle")
-        return run_module(module, task["args"], self.host_for(task.get("check", "")), bool(task.get("diff")))
+        host = self.host_for(task.get("check", ""))
+        host.write_log.begin(task.get("paths"))
+        result = run_module(module, task["args"], host, bool(task.get("diff")))
+        return result if host.check else host.write_log.into(result)
 
     def run_request(self, tasks: List[Dict[str, Any]]) -> None:
         """Tasks in order; those of one group (the items of a loop) all run, then a failure stops the rest."""
@@ -199,7 +201,7 @@ def main(argv: Optional[List[str]] = None) -> int:
         return EXIT_USAGE
     real = RealHost()
     result = run_module(module, args, OverlayHost(real) if options.check else real, options.diff)
-    print(json.dumps(result, sort_keys=True))
+    print(json.dumps(result if options.check else real.write_log.into(result), sort_keys=True))
     if result.get("refused"):
         return EXIT_REFUSED
     return EXIT_FAILED if result.get("failed") else EXIT_OK

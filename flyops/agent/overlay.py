@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Dict, Mapping, Optional, Sequence, Tuple
 
 from flyops.agent.host import RealHost, refuse_system_folder
+from flyops.agent.writes import WriteLog, logged
 from flyops.model.host import Completed, Stat
 
 LINKS_MAX = 40
@@ -42,6 +43,7 @@ class OverlayHost:
 
     def __init__(self, real: RealHost) -> None:
         self.real = real
+        self.write_log = WriteLog()  # what may not be written would not be written either
         self._entries: Dict[str, Optional[Entry]] = {}  # None: removed
         self._would: Dict[Tuple[str, str], Any] = {}
 
@@ -204,6 +206,7 @@ class OverlayHost:
             raise OverlayStop(argv)
         return self.real.run(argv, query=True, stdin=stdin, cwd=cwd, env=env, timeout=timeout)
 
+    @logged("write")
     def write_bytes(self, path: str, data: bytes, *, mode: int | None = None, uid: int | None = None, gid: int | None = None) -> None:
         """Remember the file."""
         where = self._need_parent(path)
@@ -228,6 +231,14 @@ class OverlayHost:
         """Remember the file."""
         self.write_bytes(path, text.encode("utf-8", "surrogateescape"), mode=mode, uid=uid, gid=gid)
 
+    @logged("write")
+    def write_through(self, path: str, text: str) -> None:
+        """Remember the new text of a file that is there."""
+        where, entry = self._need(path, follow=True)
+        data = text.encode("utf-8", "surrogateescape")
+        self._entries[where] = replace(entry, stat=replace(entry.stat, size=len(data), mtime=time.time()), data=data)
+
+    @logged("mkdir")
     def mkdir(self, path: str, *, mode: int | None = None) -> None:
         """Remember the folder and its parents."""
         where = self._resolve(path, True)
@@ -247,30 +258,36 @@ class OverlayHost:
         where, entry = self._need(path)
         self._entries[where] = replace(entry, stat=replace(entry.stat, **values))
 
+    @logged("chmod")
     def chmod(self, path: str, mode: int) -> None:
         """Remember the mode; a link has none of its own."""
         if self._need(path)[1].stat.kind != "link":
             self._update(path, mode=mode)
 
+    @logged("chown")
     def chown(self, path: str, uid: int, gid: int) -> None:
         """Remember owner and group."""
         seen = self._need(path)[1].stat
         self._update(path, uid=seen.uid if uid == -1 else uid, gid=seen.gid if gid == -1 else gid)
 
+    @logged("link", 1)
     def symlink(self, target: str, path: str) -> None:
         """Remember the link."""
         self._entries[self._need_parent(path)] = Entry(Stat("link", 0o777, os.geteuid(), os.getegid(), len(target), time.time(), target))
 
+    @logged("link", 1)
     def link(self, target: str, path: str) -> None:
         """Remember the hard link."""
         self._entries[self._need_parent(path)] = self._need(target)[1]
 
+    @logged("mknod")
     def mknod(self, path: str, mode: int, major: int, minor: int) -> None:
         """Remember the node."""
         kind = "block" if st.S_ISBLK(mode) else "char"
         seen = Stat(kind, st.S_IMODE(mode), os.geteuid(), os.getegid(), 0, time.time(), rdev=(major, minor))
         self._entries[self._need_parent(path)] = Entry(seen)
 
+    @logged("rename", 0, 1)
     def rename(self, old: str, new: str) -> None:
         """Remember the move, with everything below it."""
         refuse_system_folder(old)
@@ -285,6 +302,7 @@ class OverlayHost:
         self._entries[to] = entry
         self._entries[source] = None
 
+    @logged("remove")
     def remove(self, path: str) -> None:
         """Remember that it would be gone."""
         refuse_system_folder(path)
@@ -293,6 +311,7 @@ class OverlayHost:
             del self._entries[other]
         self._entries[where] = None
 
+    @logged("utime")
     def utime(self, path: str, atime: float, mtime: float) -> None:
         """Remember the time."""
         self._update(path, mtime=mtime)

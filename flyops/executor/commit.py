@@ -32,6 +32,7 @@ class Committer:
 
     def commit(self, step: Step, raw: list[Result], order: Order, context: Context, seconds: float = 0.0) -> bool:
         """Whether the host goes on."""
+        self._log_writes(step, raw)
         if step.skip is not None:
             result = dict(step.skip)
         elif step.looped:
@@ -59,6 +60,13 @@ class Committer:
         if not hidden:
             self._tell("item", step, order, context, _status(result), result, label=item.label)
         return result
+
+    def _log_writes(self, step: Step, raw: list[Result]) -> None:
+        """Into the run's record; a command's words may be what `no_log` hides, so only its program is told."""
+        for kind, path in [entry for part in raw for entry in part.get("writes", ())]:
+            shown = path.split(" ")[0] if kind == "run" and step.flags.no_log else self._run.masker.text(path)
+            on = step.target.name if step.target else self._host.name
+            self._host.writes.append({"task": self.title(step), "on": on, "kind": kind, "path": shown})
 
     def _learn_secrets(self, result: Result) -> None:
         for part in [result, *result.get("results", [])]:

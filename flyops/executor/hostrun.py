@@ -358,7 +358,7 @@ def sent(step: Step, item: Item, group: int) -> Sent:
     """A call as it travels."""
     call = item.call
     assert call is not None
-    return Sent(call.module, call.args, group, call.check, call.diff, call.env or None, not step.survives, call.offers)
+    return Sent(call.module, call.args, group, call.check, call.diff, call.env or None, not step.survives, call.offers, call.paths)
 
 
 def _note_pending(pending: _Pending, step: Step) -> None:

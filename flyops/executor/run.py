@@ -38,6 +38,7 @@ class HostResult:
     refused: int = 0
     unknown: int = 0
     lost: tuple[str, ...] = ()
+    writes: tuple[dict[str, str], ...] = ()  # task, on, kind, path of everything that was written for this host
     vars: dict[str, Any] = field(default_factory=dict)  # registered results, set facts, facts
     count: Count = field(default_factory=Count)
     message: str = ""  # of the failure that stopped it
@@ -116,7 +117,13 @@ def _results(run: RunState) -> dict[str, HostResult]:
     counts = run.pool.counts()
     return {
         name: HostResult(
-            name, **state.counters(), lost=tuple(state.lost), vars=_vars(run, state), count=counts.get(name, Count()), message=_message(run, state)
+            name,
+            **state.counters(),
+            lost=tuple(state.lost),
+            writes=tuple(state.writes),
+            vars=_vars(run, state),
+            count=counts.get(name, Count()),
+            message=_message(run, state),
         )
         for name, state in run.hosts.items()
         if any(state.counters().values()) or name in run.inventory.hosts or name == "localhost"

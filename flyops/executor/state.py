@@ -31,6 +31,7 @@ class HostState:
     play_files: dict[str, Any] = field(default_factory=dict)
     notified: dict[str, None] = field(default_factory=dict)
     lost: list[str] = field(default_factory=list)
+    writes: list[dict[str, str]] = field(default_factory=list)  # of the whole run: task, on (which host), kind, path
     failure: dict[str, Any] | None = None  # the result that stopped it
     unreachable: bool = False
     ended: bool = False  # meta: end_host

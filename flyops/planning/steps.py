@@ -48,6 +48,7 @@ class Call:
     diff: bool = False
     env: Mapping[str, str] = field(default_factory=dict)
     offers: Mapping[str, Offer] = field(default_factory=dict)
+    paths: tuple[str, ...] | None = None  # where it may write; None: anywhere
 
 
 @dataclass(frozen=True)
@@ -229,7 +230,17 @@ def make_call(task: Task, scope: Scope, flags: Flags, run: Run) -> Call:
             [args[key] for key, raw in task.args.items() if key in args and isinstance(raw, str) and "{{" in raw and isinstance(args[key], str)]
         )
     mode = "" if not flags.check else "run" if run.check else "task"
-    return Call(task.module, args, mode, flags.diff, environment_of(task, scope), offers)
+    return Call(task.module, args, mode, flags.diff, environment_of(task, scope), offers, paths_of(task, scope))
+
+
+def paths_of(task: Task, scope: Scope) -> tuple[str, ...] | None:
+    """The variable `flyops_paths`: the only places that this run may write to."""
+    places = scope.get("flyops_paths")
+    if places is None:
+        return None
+    if not isinstance(places, list) or not all(isinstance(place, str) and place.startswith("/") for place in places):
+        raise PlanError(f"flyops_paths: expected a list of absolute paths, found {places!r}", where=str(task.pos))
+    return tuple(str(place) for place in places)
 
 
 def _without_omit(value: Any) -> Any:

@@ -55,12 +55,14 @@ class Sent:
     env: Any = None
     stop: bool = True
     offers: Any = field(default_factory=dict)
+    paths: Any = None  # where it may write; None: anywhere
 
     def header(self, number: int) -> dict[str, Any]:
         """Its JSON form."""
         out = {"id": number, "module": self.module, "args": self.args, "group": self.group}
         extra = {"check": self.check, "diff": self.diff, "env": self.env}
         out |= {key: value for key, value in extra.items() if value}
+        out |= {} if self.paths is None else {"paths": list(self.paths)}
         return out if self.stop else {**out, "stop": False}
 
 
