@@ -84,6 +84,12 @@ def information(text: str) -> dict[str, str]:
     return {key.strip(): value.strip() for key, _, value in pairs}
 
 
+def device_minors(texts: Iterable[str]) -> Tuple[int, ...]:
+    """Minors of the cards out of their `information` texts; an old driver that names none counts them from 0."""
+    found = [information(text).get("Device Minor", "") for text in texts]
+    return tuple(sorted({int(minor) if minor.isdigit() else number for number, minor in enumerate(found)}))
+
+
 def mig_minors(text: str) -> dict[str, int]:
     """/proc/driver/nvidia-caps/mig-minors: `config` -> 1, `gpu0/gi1/access` -> 12."""
     out = {}
