@@ -47,6 +47,22 @@ def stat(host: Host, path: str, *, follow: bool = False) -> Stat:
     return found
 
 
+def test_write_through_keeps_inode_mode_and_owner(place: tuple[Host, str]) -> None:
+    """What /etc/pve demands; a shorter text leaves no end of the old one, and a file that is not there is not made."""
+    host, top = place
+    host.write_text(f"{top}/a", "a long text\n", mode=0o640)
+    before = stat(host, f"{top}/a")
+
+    host.write_through(f"{top}/a", "short\n")
+
+    after = stat(host, f"{top}/a")
+    assert host.read_text(f"{top}/a") == "short\n"
+    assert (after.inode, after.mode, after.uid, after.size) == (before.inode, 0o640, before.uid, 6)
+    with pytest.raises(FileNotFoundError):
+        host.write_through(f"{top}/none", "x")
+    assert host.stat(f"{top}/none") is None
+
+
 def test_write_and_read(place: tuple[Host, str]) -> None:
     """Mode as given, else kept, else by the umask."""
     host, top = place
