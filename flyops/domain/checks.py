@@ -193,6 +193,8 @@ def judge_card(nodes: Sequence[nvidia.Verdict], module_version: str, library_nam
     opened = judge_context(context)
     if opened:
         problems.append(opened)
+        # Modes matter where the context did not open: the nodes are there, and this user may not use them.
+        problems += [v.text for v in nodes if v.state == "mode" and "nvidia-caps" not in v.node.path and context.get("user")]
     fix = "give the guest the card: invoke provision NAME --gpu (deploy never edits a container's config)"
     card = context.get("name", "")
     seen = f"{len(nodes)} nodes right, {text}, context opened on {card} (cc {context.get('cc', '?')})"
@@ -370,6 +372,7 @@ def summarise(sample: Mapping[str, Any], ticks_per_s: int = TICKS_PER_S) -> dict
         "threads": last.get("threads"),
         "backend": last.get("backend"),
         "pid_stable": len({row.get("pid") for row in rows}) == 1 and first["start"] == last["start"],
+        "stranger": next((row["pid"] for row in rows if row.get("measured") and row.get("pid") != row["measured"]), 0),
         "tick_before": first["tick"],
         "tick_after": last["tick"],
     }
@@ -383,6 +386,8 @@ def _window_problems(who: str, backend: str, window: Mapping[str, Any]) -> list[
         out.append(f"{who}: expected backend {backend}, found {window['backend']}")
     if not window["pid_stable"]:
         out.append(f"{who}: the process changed within the window")
+    if window.get("stranger"):
+        out.append(f"{who}: pid {window['stranger']} answers at its /status, which is not the process that was measured")
     if window["cores"] <= 0:
         out.append(f"{who}: no CPU time at all in the window: another process, or a window too short")
     if window["factor"] < MIN_FACTOR:

@@ -42,6 +42,7 @@ SPEC = Spec(
         "proc_devices": Arg("path", default="/proc/devices", help="card: majors of the running kernel"),
         "proc_driver": Arg("path", default="/proc/driver/nvidia", help="card, ptx: the loaded module's version"),
         "lib_dirs": Arg("list", elements="str", help="card: where the driver's libraries may be; default: the usual folders and the linker's"),
+        "user": Arg("str", default="", help="card: open the context as this user, the service's; empty: as the agent"),
         "gpu": Arg("int", default=0, help="card, ptx: index of the device to open"),
         "ptx_dir": Arg("path", help="ptx: the release's folder of sm_XX.ptx"),
         "cc": Arg("str", help="ptx: the card's compute capability (9.0); default: asked of the driver"),
@@ -161,7 +162,10 @@ def _look_feature(args: dict[str, Any], host: Host) -> dict[str, Any]:
 def _context(args: dict[str, Any], host: Host) -> dict[str, Any]:
     """A driver that hangs in cuInit is a finding, not our end."""
     try:
-        return _probe(args, "cuda", {"index": args["gpu"]}, host, 90)
+        asked: dict[str, Any] = {"index": args["gpu"]}
+        if args["user"] and host.user(args["user"]) is not None:
+            asked["user"] = args["user"]
+        return _probe(args, "cuda", asked, host, 90)
     except Exception as err:  # the real host's TimedOut lives in the agent, which a module does not import
         if "ran past its limit" not in str(err):
             raise
@@ -205,7 +209,7 @@ def _nodes(args: dict[str, Any], host: Host) -> list[nvidia.Verdict]:
         path = f"{args['dev']}/{name}"
         expected = nvidia.expected_device(name, majors)
         if expected is not None:
-            out.append(nvidia.judge_node(nvidia.Node(path, *expected), host.stat(path), check_mode=False))
+            out.append(nvidia.judge_node(nvidia.Node(path, *expected), host.stat(path)))
         elif name in ("nvidiactl", "nvidia-uvm"):
             module = "nvidia" if name == "nvidiactl" else name
             out.append(
