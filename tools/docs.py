@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes docs/modules/ from each module's SPEC; with --check it only says what would change, and how to mend it."""
+"""Writes docs/modules/ from each module's SPEC and docs/symptoms.md from the table of symptoms; with --check it only says what would change, and how to mend it."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+from flyops.domain import symptoms  # noqa: E402
 from flyops.spec import Arg, Spec  # noqa: E402
 
 FOLDER = ROOT / "docs" / "modules"
 COMPATIBILITY = ROOT / "docs" / "compatibility.md"
+SYMPTOMS = ROOT / "docs" / "symptoms.md"
 BLOCK = re.compile(r"(<!-- words, .*?-->\n).*?(<!-- end of words -->)", re.DOTALL)
 ROOMS = ("flyops.modules", "flyops.planning.actions")
 
@@ -26,7 +28,8 @@ def main(words: list[str]) -> int:
     """Writes the pages, or compares them."""
     pages = {FOLDER / name: text for name, text in render_all()}
     pages[COMPATIBILITY] = BLOCK.sub(lambda found: found[1] + render_words() + found[2], COMPATIBILITY.read_text())
-    present = {path: path.read_text() for path in [*FOLDER.glob("*.md"), COMPATIBILITY]}
+    pages[SYMPTOMS] = render_symptoms()
+    present = {path: path.read_text() for path in [*FOLDER.glob("*.md"), COMPATIBILITY, SYMPTOMS] if path.exists()}
     stale = sorted(path for path in set(pages) | set(present) if pages.get(path) != present.get(path))
     if "--check" in words:
         for path in stale:
@@ -65,6 +68,24 @@ def render_words() -> str:
         f"- refused as not supported yet: {', '.join(f'`{word}`' for word in sorted(keywords.NOT_YET))}, and `with_…` other than `with_items`"
     )
     return "\n".join(lines) + "\n"
+
+
+def render_symptoms() -> str:
+    """Text or code, cause, remedy: the table that the checks use, by who prints it."""
+    lines = [
+        "# Symptoms",
+        "",
+        "Made from `flyops/domain/symptoms.py` by `tools/docs.py`: the table that checks and failures read. `…` stands for anything.",
+    ]
+    for where in dict.fromkeys(symptom.where for symptom in symptoms.SYMPTOMS):
+        lines += ["", f"## {where}", "", "| it says | code | cause | to do |", "|---|---|---|---|"]
+        rows = [symptom for symptom in symptoms.SYMPTOMS if symptom.where == where]
+        lines += [f"| `{cell(row.says)}` | {row.code} | {cell(row.cause)} | {cell(row.remedy)} |" for row in rows]
+    for family, table in (("CUDA", symptoms.CUDA_ERRORS), ("NVML", symptoms.NVML_ERRORS)):
+        lines += ["", f"## {family} codes", "", "| code | name | cause | to do |", "|---|---|---|---|"]
+        lines += [f"| {code} | {cell(name)} | {cell(cause)} | {cell(remedy)} |" for code, (name, cause, remedy) in table.items() if cause]
+    lines += ["", "## Xid (kernel log)", "", "| number | cause | to do |", "|---|---|---|"]
+    return "\n".join([*lines, *(f"| {number} | {cause} | {remedy} |" for number, (cause, remedy) in symptoms.XIDS.items())]) + "\n"
 
 
 def find_specs() -> Iterator[tuple[str, Spec]]:
