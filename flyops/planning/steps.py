@@ -16,7 +16,7 @@ from flyops.loading.playbook import Task
 from flyops.loading.positions import NOWHERE
 from flyops.loading.templating import condition, render
 from flyops.loading.variables import Scope
-from flyops.model.target import Target
+from flyops.model.target import GUESTS, Target
 from flyops.planning import registry
 from flyops.spec import canonical_names
 from flyops.spec.arguments import to_bool
@@ -327,13 +327,13 @@ def connection_target(scope: Scope, become: bool, become_user: str, defaults: Ma
         return scope.get(f"ansible_{key}", default)
 
     connection = str(var("connection", defaults.get("connection", "ssh"))).rpartition(".")[2]
-    if connection not in ("local", "ssh", "lxc"):
-        raise PlanError(f"host {name}: ansible_connection {connection!r} is not supported yet", fix="use local, ssh or lxc")
+    if connection not in ("local", "ssh", *GUESTS):
+        raise PlanError(f"host {name}: ansible_connection {connection!r} is not supported yet", fix=f"use one of local, ssh, {', '.join(GUESTS)}")
     ignored = [key for key in NOT_YET_VARIABLES if scope.get(key) not in (None, "", False)]
     if ignored:
         raise PlanError(f"host {name}: {', '.join(ignored)} not supported yet", fix="use keys, ~/.ssh/config and sudo without a password")
     via = None
-    if connection == "lxc" and var("via"):
+    if connection in GUESTS and var("via"):
         via = _via(scope, str(var("via")), depth)
     port = int(var("port", var("ssh_port", defaults.get("port", 0))) or 0)
     python = str(var("python_interpreter", ""))
@@ -349,8 +349,9 @@ def connection_target(scope: Scope, become: bool, become_user: str, defaults: Ma
         python="" if python in ("auto", "auto_silent", "auto_legacy") else python,
         become=become,
         become_user=become_user if become else "root",
-        lxc_name=str(var("lxc_name", name)) if connection == "lxc" else "",
+        guest=str(scope.get(GUESTS[connection], name)) if connection in GUESTS else "",
         lxc_path=str(var("lxc_path", "")),
+        incus_binary=str(var("incus_binary", "incus")) if connection == "incus" else "",
         via=via,
         connect_s=float(var("timeout", 10) or 10),
         silence_s=float(scope.get("flyops_silence_s", 30) or 30),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A parent and a prefix: local starts a command here, ssh through Fabric; become and lxc put words before their parent's command."""
+"""A parent and a prefix: local starts a command here, ssh through Fabric; become and the guests' managers put words before their parent's command."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ import threading
 from collections.abc import Sequence
 
 from flyops.errors import ConnectError
-from flyops.model.target import Target
+from flyops.model.target import GUESTS, Target
 from flyops.transport.bundle import agent_argv
+from flyops.transport.guests import attach
 from flyops.transport.session import Count, Session
 from flyops.transport.ssh import SshLink
 from flyops.transport.streams import PipeStream, Stream
-
-GUEST_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 class Pool:
@@ -47,7 +46,7 @@ class Pool:
     def _open(self, target: Target, argv: Sequence[str]) -> Stream:
         if target.connection == "ssh":
             return self._link(target).open(argv)
-        if target.connection == "lxc" and target.via is not None:
+        if target.via is not None:
             return self._open(target.via, [*prefix(target.via), *argv])
         try:
             return PipeStream(argv)
@@ -94,7 +93,7 @@ class Pool:
 
 def is_root(target: Target) -> bool:
     """Whether the login itself is root's, as far as we can know."""
-    if target.connection == "lxc":
+    if target.connection in GUESTS:
         return True
     return target.user == "root" if target.connection == "ssh" else os.geteuid() == 0
 
@@ -110,14 +109,7 @@ def become_prefix(target: Target) -> list[str]:
 
 def prefix(target: Target) -> list[str]:
     """Words before a command on a target, as its parent must be given them."""
-    words = become_prefix(target)
-    if target.connection != "lxc":
-        return words
-    attach = ["lxc-attach", "-n", target.lxc_name]
-    if target.lxc_path:
-        attach += ["-P", target.lxc_path]
-    # --clear-env: without it the whole environment of this machine would leak into the guest.
-    return [*attach, "--clear-env", "-v", f"PATH={GUEST_PATH}", "-v", "HOME=/root", "-v", "LANG=C.UTF-8", "--", *words]
+    return [*attach(target), *become_prefix(target)]
 
 
 def python_of(target: Target) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 from flyops.agent.frames import CHUNK_BYTES, FrameError, decode, encode
 from flyops.errors import ConnectError
 from flyops.transport.bundle import bundle
+from flyops.transport.guests import hint
 from flyops.transport.streams import Silence, Stream
 
 MARK = b"\0FLYOPS "
@@ -146,6 +147,8 @@ class Session:
 
     def _hint(self) -> str:
         said = self._complaint().lower()
+        if hint(said):
+            return hint(said)
         if "sudo" in said or "password" in said:
             return "allow this user to become the other one without a password (sudoers: NOPASSWD), or set become: false"
         if "not found" in said or "127" in said:

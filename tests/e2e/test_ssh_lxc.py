@@ -71,7 +71,7 @@ def test_a_controller_that_is_killed_leaves_nothing_in_the_guest(lxc_guest: Gues
 
     code = (
         "from flyops.transport.connect import Pool\nfrom flyops.model.target import Target\nfrom flyops.transport.session import Sent\n"
-        f"target = Target('g', 'lxc', lxc_name={lxc_guest.name!r})\n"
+        f"target = Target('g', 'lxc', guest={lxc_guest.name!r})\n"
         "list(Pool().session(target).request([Sent('shell', {'cmd': 'touch /root/running; sleep 4242'}, 1)], print))"
     )
     process = subprocess.Popen([sys.executable, "-c", code], cwd=Path(__file__).parents[2])

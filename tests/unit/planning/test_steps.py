@@ -127,7 +127,10 @@ def test_omit_and_secrets(tmp_path: Path) -> None:
     [
         ({"ansible_connection": "ssh"}, {"connection": "ssh", "address": "h", "port": 0}),
         ({"ansible_connection": "ssh", "ansible_host": "a", "ansible_port": "22", "ansible_user": "u"}, {"address": "a", "port": 22, "user": "u"}),
-        ({"ansible_connection": "community.general.lxc"}, {"connection": "lxc", "lxc_name": "h"}),
+        ({"ansible_connection": "community.general.lxc"}, {"connection": "lxc", "guest": "h"}),
+        ({"ansible_connection": "incus", "ansible_incus_name": "g", "ansible_incus_binary": "lxc"}, {"guest": "g", "incus_binary": "lxc"}),
+        ({"ansible_connection": "community.general.incus"}, {"connection": "incus", "guest": "h", "incus_binary": "incus"}),
+        ({"ansible_connection": "containers.podman.podman", "ansible_lxc_name": "other"}, {"connection": "podman", "guest": "h"}),
         ({"ansible_become": "yes", "ansible_become_user": "fly"}, {"become": True, "become_user": "fly"}),
         ({"ansible_become": False}, {"become": False}),
     ],

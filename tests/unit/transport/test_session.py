@@ -20,7 +20,7 @@ import pytest
 from flyops.errors import ConnectError
 from flyops.loading.blobs import Offer
 from flyops.model.target import Target
-from flyops.transport import connect
+from flyops.transport import connect, guests
 from flyops.transport.connect import Pool, become_prefix, command, prefix
 from flyops.transport.session import Lost, Sent, Session
 from flyops.transport.streams import PipeStream
@@ -234,10 +234,36 @@ def test_become(monkeypatch: pytest.MonkeyPatch, target: Target, root: bool, wan
 
 
 def test_lxc_prefix_leaks_no_environment() -> None:
-    words = prefix(Target("g", "lxc", lxc_name="dev 1", lxc_path="/l", become=True, become_user="fly"))
+    words = prefix(Target("g", "lxc", guest="dev 1", lxc_path="/l", become=True, become_user="fly"))
     assert words[:5] == ["lxc-attach", "-n", "dev 1", "-P", "/l"]
     assert "--clear-env" in words
     assert words[words.index("--") :] == ["--", "runuser", "-u", "fly", "--"]
+
+
+def test_prefixes_of_the_other_managers() -> None:
+    words = prefix(Target("g", "incus", guest="dev1", incus_binary="lxc"))
+    assert words[:4] == ["lxc", "exec", "dev1", "-T"]
+    assert words[-1] == "--"
+    assert prefix(Target("g", "incus", guest="dev1"))[0] == "incus"
+    words = prefix(Target("g", "podman", guest="box", become=True, become_user="fly"))
+    assert words[:5] == ["podman", "exec", "-i", "--user", "0"]
+    assert words[-5:] == ["box", "runuser", "-u", "fly", "--"]
+
+
+@pytest.mark.parametrize(
+    ("said", "fix"),
+    [
+        ("Error: Instance not found", "ansible_incus_name"),
+        ("Error: Instance is not running", "lxc start"),
+        ("Get http://unix.socket/1.0: dial unix /var/lib/lxd/unix.socket: connect: no such file or directory", "daemon"),
+        ('Error: no container with name or ID "x" found: no such container', "podman ps -a"),
+        ("can only create exec sessions on running containers: container state improper", "podman start"),
+        ("python3: not found", ""),
+    ],
+)
+def test_what_a_client_says_becomes_what_to_do(said: str, fix: str) -> None:
+    found = guests.hint(said)
+    assert fix in found if fix else not found
 
 
 @pytest.mark.root
