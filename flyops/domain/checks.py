@@ -429,8 +429,39 @@ def judge_cost(cpu: Mapping[str, Any], gpu: Mapping[str, Any], max_cores: float 
 # health
 
 
-def judge_health(first: Mapping[str, Any], second: Mapping[str, Any], seconds: float, backend: str = "", min_factor: float = MIN_FACTOR) -> Judged:
-    """Two reads of /status, `seconds` apart by an outside clock."""
+@dataclass(frozen=True)
+class Process:
+    """What the kernel says of the process that answers, beside what it should be: settings of its environment, and its release's folder."""
+
+    env: Mapping[str, str] = field(default_factory=dict)
+    exe: str = ""
+    wanted_env: Mapping[str, str] = field(default_factory=dict)
+    wanted_below: str = ""
+
+
+def _process_problems(process: Process) -> list[str]:
+    """Files can be overridden by anybody's drop-in, links can be turned: what runs is what counts."""
+    out = [
+        f"it runs with {name}={process.env.get(name, '(not set)')}, expected {value} (`systemctl cat flysim` shows who sets it)"
+        for name, value in process.wanted_env.items()
+        if value and process.env.get(name) != value
+    ]
+    if process.wanted_below and not process.exe.startswith(process.wanted_below.rstrip("/") + "/"):
+        out.append(f"it runs {process.exe or 'a program that cannot be seen'}, expected one below {process.wanted_below} (the current release)")
+    if process.exe.endswith(" (deleted)"):
+        out.append(f"it runs {process.exe}: the file was replaced after the start")
+    return out
+
+
+def judge_health(
+    first: Mapping[str, Any],
+    second: Mapping[str, Any],
+    seconds: float,
+    backend: str = "",
+    min_factor: float = MIN_FACTOR,
+    process: Process | None = None,
+) -> Judged:
+    """Two reads of /status, `seconds` apart by an outside clock; and the process behind them."""
     details = {"first": dict(first), "second": dict(second), "seconds": seconds}
     for number, status in (("first", first), ("second", second)):
         if "tick" not in status:
@@ -455,5 +486,6 @@ def judge_health(first: Mapping[str, Any], second: Mapping[str, Any], seconds: f
         problems.append(f"expected backend {backend}, found {second.get('backend')}")
     if first.get("pid") != second.get("pid"):
         problems.append(f"the process changed: pid {first.get('pid')} -> {second.get('pid')}")
+    problems += _process_problems(process) if process else []
     seen = f"{second.get('backend')} backend, pid {second.get('pid')}, {grown} ticks in {seconds:.2f} s (factor {factor:.4f})"
     return _all(problems, seen, "look at its log: invoke logs" if problems else "", **details)

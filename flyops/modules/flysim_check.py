@@ -67,6 +67,8 @@ SPEC = Spec(
         "max_cores": Arg("float", default=checks.MAX_GPU_CORES, help="cost: the GPU run must take fewer host cores"),
         "max_share": Arg("float", default=checks.MAX_GPU_SHARE, help="cost: and at most this share of the CPU kernel's"),
         "gap": Arg("float", default=3.0, help="health: seconds between the two reads"),
+        "env": Arg("dict", help="health: settings that the running process must have in its environment (an empty value is not compared)"),
+        "home": Arg("path", help="health: folder of the releases; the process must run what its `current` points to"),
         "min_factor": Arg("float", default=checks.MIN_FACTOR, help="health: lowest realtime factor"),
     },
     required_if=(
@@ -314,7 +316,20 @@ def _look_health(args: dict[str, Any], host: Host) -> dict[str, Any]:
         and checks.judge_health(reads[0]["status"], reads[1]["status"], reads[1]["t"] - reads[0]["t"], args["backend"]).verdict == checks.FAILED
     ):
         return {"skip": checks.Judged(checks.NOT_REACHED, "check mode: what would run does not run yet")}
-    return {"first": reads[0]["status"], "second": reads[1]["status"], "seconds": reads[1]["t"] - reads[0]["t"]}
+    process = _process(args, reads[1]["status"].get("pid"), host)
+    return {"first": reads[0]["status"], "second": reads[1]["status"], "seconds": reads[1]["t"] - reads[0]["t"], "process": process}
+
+
+def _process(args: dict[str, Any], pid: Any, host: Host) -> checks.Process | None:
+    """The kernel's word on the process that answered."""
+    if not pid or not (args["env"] or args["home"]):
+        return None
+    wanted = {name: str(value) for name, value in (args["env"] or {}).items()}
+    pairs = host.read_bytes(f"/proc/{pid}/environ", missing=b"").decode("utf-8", "replace").split("\0") if wanted else []
+    current = host.stat(f"{args['home']}/current") if args["home"] else None
+    exe = host.stat(f"/proc/{pid}/exe")
+    below = posixpath.normpath(posixpath.join(args["home"], current.target)) if current and current.target else args["home"] or ""
+    return checks.Process(dict(pair.partition("=")[::2] for pair in pairs), exe.target if exe else "", wanted, below)
 
 
 # judging
@@ -344,7 +359,7 @@ def _judge(args: dict[str, Any], state: dict[str, Any]) -> tuple[checks.Judged, 
     if name == "bitexact":
         return checks.judge_bitexact(state["looked"]), {"checkpoint": state["checkpoint"]}
     if name == "health":
-        return checks.judge_health(state["first"], state["second"], state["seconds"], args["backend"], args["min_factor"]), {}
+        return checks.judge_health(state["first"], state["second"], state["seconds"], args["backend"], args["min_factor"], state["process"]), {}
     return _judge_cost(args, state)
 
 
