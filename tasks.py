@@ -82,7 +82,7 @@ def verify(
     cli.operation("verify", "VerifyOptions", locals())
 
 
-@operation({"window": "seconds of each window (default 30)", "record": "folder for the JSON"})
+@operation({"window": "seconds of each window (default 30)", "wait": cli.ROLLBACK_HELP["wait"], "record": "folder for the JSON"})
 def cost(
     c: Context, inventory: list[str], extra: list[str], limit: str = "", json: bool = False, verbose: bool = False, forks: str = "20",
     window: str = "30", wait: str = "0", record: str = "",

@@ -7,6 +7,7 @@ import json
 from typing import Any
 
 from flyops.domain import probes, watch
+from flyops.domain.systemd import unit_name
 from flyops.errors import ModuleError
 from flyops.model.change import Change, Decision, Diff, Same
 from flyops.model.host import Host
@@ -66,6 +67,8 @@ def read(args: dict[str, Any], host: Host) -> dict[str, Any]:
     """The watch that is here, and for a start what flysim says of itself."""
     if args["every"] < 1 or args["seconds"] < args["every"]:
         raise ModuleError(f"expected every >= 1 s and seconds >= every, found every {args['every']:g} and seconds {args['seconds']:g}")
+    if args["unit"]:
+        unit_name(args["unit"])  # one that begins with a dash would be an option
     record = _record(args, host)
     state = {"record": record, "alive": bool(record) and _alive(record, args, host), "text": ""}
     if record:
@@ -76,9 +79,10 @@ def read(args: dict[str, Any], host: Host) -> dict[str, Any]:
         done = host.run(probes.argv("reads", {"url": args["url"], "count": 1}, host), query=True, stdin=probes.text("reads"), timeout=60)
         reads = probes.answer(done).get("reads") or [{"t": 0, "status": {}}]
         state["status"] = reads[0]["status"]
-        if "tick" not in state["status"] and not host.check:
+        if "tick" not in state["status"]:
             raise ModuleError(
-                f"nothing to watch: {args['url']} did not answer ({state['status'].get('error', 'no tick in it')})", fix="start it first: invoke start"
+                f"nothing to watch: {args['url']} did not answer ({state['status'].get('error', 'no tick in it')})",
+                fix="start it first: invoke start",
             )
     return state
 
@@ -162,7 +166,11 @@ def _start(args: dict[str, Any], status: dict[str, Any], host: Host) -> dict[str
     found = probes.answer(host.run(probes.argv("watch", asked, host), stdin=probes.text("watch"), timeout=60))
     if "pid" not in found:
         raise ModuleError(f"the watch did not begin: {found.get('error', 'no pid')}")
-    _write(args, {"pid": found["pid"], "start": found["start"], "file": file, "every": args["every"], "seconds": args["seconds"], "collected": False}, host)
+    _write(
+        args,
+        {"pid": found["pid"], "start": found["start"], "file": file, "every": args["every"], "seconds": args["seconds"], "collected": False},
+        host,
+    )
     return {"running": True, "file": file, "every": args["every"], "expected": int(args["seconds"] / args["every"] + 1e-9) + 1}
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,19 +11,19 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # the checkout: this environment has matplotlib and nothing of ours
 
-import matplotlib as mpl
+import matplotlib as mpl  # type: ignore[import-not-found]
 
 from flyops.domain import watch
 
 mpl.use("Agg")
 
-from matplotlib import pyplot as plt  # noqa: E402
+from matplotlib import pyplot as plt  # type: ignore[import-not-found]
 
 INK, BAND, BAD = "#1f5fa8", "#1f5fa822", "#b3261e"
 
 
 def main(samples: str, picture: str) -> int:
-    """Four panels over the hours of the watch; a missed answer or a restart is a red line across all."""
+    """Four panels over the time of the watch; a missed answer or a restart is a red line across all."""
     recording = watch.parse(Path(samples).read_text(), samples)
     findings = watch.judge(recording)
     begun = recording.rows[0]["t_s"] if recording.rows else 0.0
@@ -32,23 +33,24 @@ def main(samples: str, picture: str) -> int:
     failed = [finding.name for finding in findings if finding.verdict == watch.FAILED]
     figure.suptitle(title + (f" ({', '.join(failed)})" if failed else ""), color=BAD if failed else "black", wrap=True)
     between = watch.intervals(recording)
-    at = [(interval.t_s - begun) / 3600 for interval in between]
+    unit, name = (3600, "hours") if recording.number("seconds") >= 3600 else (60, "minutes")
+    at = [(interval.t_s - begun) / unit for interval in between]
     _banded(axes[0], at, [i.factor for i in between], 1.0, watch.FACTOR_BAND, "realtime factor")
     cores = [i.cores for i in between]
     middle = watch.median(cores) if cores else 0.0
     _banded(axes[1], at, cores, middle, watch.CORES_BAND * middle, "host cores")
     rows = recording.answered
-    hours = [(row["t_s"] - begun) / 3600 for row in rows]
-    _line(axes[2], hours, [row["rss_kib"] / 1024 for row in rows], "resident memory, MiB")
+    times = [(row["t_s"] - begun) / unit for row in rows]
+    _line(axes[2], times, [row["rss_kib"] / 1024 for row in rows], "resident memory, MiB")
     if any(row["card_used_bytes"] is not None for row in rows):
         beside = axes[2].twinx()
-        beside.plot(hours, [(row["card_used_bytes"] or 0) / 2**20 for row in rows], color="#7a7a7a", lw=1, ls="--")
+        beside.plot(times, [(row["card_used_bytes"] or 0) / 2**20 for row in rows], color="#7a7a7a", lw=1, ls="--")
         beside.set_ylabel("whole card, MiB", color="#7a7a7a")
-    _line(axes[3], hours, [row["lag_ms"] for row in rows], "lag, ms")
-    axes[3].set_xlabel("hours")
-    for hour in _breaks(recording, begun):
+    _line(axes[3], times, [row["lag_ms"] for row in rows], "lag, ms")
+    axes[3].set_xlabel(name)
+    for moment in _breaks(recording):
         for axis in axes:
-            axis.axvline(hour, color=BAD, lw=1)
+            axis.axvline((moment - begun) / unit, color=BAD, lw=1)
     figure.savefig(picture, dpi=110)
     return 0
 
@@ -67,12 +69,12 @@ def _banded(axis: Any, x: Sequence[float], y: Sequence[float], middle: float, ha
     axis.plot([a for a, _ in outside], [b for _, b in outside], "o", color=BAD, ms=5)
 
 
-def _breaks(recording: watch.Recording, begun: float) -> list[float]:
-    """Hours at which an answer is missing or another process answers."""
+def _breaks(recording: watch.Recording) -> list[float]:
+    """Moments at which an answer is missing or another process answers."""
     out = [row["t_s"] for row in recording.rows if row["error"]]
     rows = recording.answered
-    out += [b["t_s"] for a, b in zip(rows, rows[1:], strict=False) if (a["pid"], a["start"]) != (b["pid"], b["start"])]
-    return [(t - begun) / 3600 for t in out]
+    out += [b["t_s"] for a, b in itertools.pairwise(rows) if (a["pid"], a["start"]) != (b["pid"], b["start"])]
+    return out
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ def run(options: WatchOptions) -> int:
     if options.every * 60 < 1 or options.hours * 60 < options.every:
         raise UsageError(f"--every {options.every:g} (minutes) must be within 1 s and --hours {options.hours:g}")
     chosen = hosts.find(options.target)
-    asked = {"watch_every_s": options.every * 60, "watch_seconds": options.hours * 3600}
+    asked: dict[str, Any] = {"watch_every_s": options.every * 60, "watch_seconds": options.hours * 3600}
     if options.stop:
         return hosts.play(chosen, "watch", watch_state="stopped", **asked).exit_code
     begun = hosts.play(chosen, "watch", watch_state="started", **asked)
@@ -88,7 +88,9 @@ def sample_line(row: Mapping[str, Any]) -> str:
     if row["error"]:
         return f"{clock}  {row['error']}"
     card = f", card {row['card_used_bytes'] / 2**20:.0f} MiB" if row["card_used_bytes"] is not None else ""
-    return f"{clock}  {row['backend']}, pid {row['pid']:.0f}, tick {row['tick']:.0f}, lag {row['lag_ms']:.2f} ms, {row['rss_kib'] / 1024:.1f} MiB{card}"
+    return (
+        f"{clock}  {row['backend']}, pid {row['pid']:.0f}, tick {row['tick']:.0f}, lag {row['lag_ms']:.2f} ms, {row['rss_kib'] / 1024:.1f} MiB{card}"
+    )
 
 
 def collect(options: WatchOptions, name: str, text: str) -> int:
@@ -114,7 +116,11 @@ def judge(options: WatchOptions, path: Path) -> int:
     picture = plot(path, Path(options.out) / f"{path.stem}.png" if options.out else path.with_suffix(".png")) if options.plot else ""
     if options.target.json:
         rows = [finding.__dict__ for finding in findings]
-        print(json.dumps({"kind": "watch", "host": recording.head.get("host", ""), "verdict": answer, "findings": rows, "tsv": str(path), "plot": picture}))
+        print(
+            json.dumps(
+                {"kind": "watch", "host": recording.head.get("host", ""), "verdict": answer, "findings": rows, "tsv": str(path), "plot": picture}
+            )
+        )
     else:
         print(table(recording, findings), end="")
         print(f"verdict: {answer}\nsamples: {path}" + (f"\nplot:    {picture}" if picture else ""))
@@ -140,7 +146,9 @@ def plot(samples: Path, picture: Path) -> str:
         sys.stderr.write(f"no plot: {error}\n")
         return ""
     program = places.REPOSITORY / "flyops" / "operations" / "plot_watch.py"
-    done = subprocess.run([str(python), str(program), str(samples), str(picture)], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [str(python), str(program), str(samples), str(picture)], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+    )
     if done.returncode:
         sys.stderr.write(f"no plot: {done.stderr.strip()[-500:]}\n")
         return ""
