@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An hour of `./fly watch` on this machine's own flysim (668 neurons, CPU, real time), and its verdict. FLY_WATCH_HOURS and FLY_WATCH_EVERY change its length."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from flyops.domain import watch
+from tests.beds.fly import Fly
+
+GOALS = {
+    "rules_failed": ("==", 0),
+    "hours": (">=", 1.0),
+    "samples_missing": ("==", 0),
+}
+
+
+def measure(raw: Path) -> None:
+    """A deploy with folders and ports of its own, the watch, its samples and plot."""
+    hours, every = os.environ.get("FLY_WATCH_HOURS", "1"), os.environ.get("FLY_WATCH_EVERY", "2")
+    with tempfile.TemporaryDirectory(prefix="fly-", dir="/tmp") as name:
+        fly = Fly(Path(name))
+        try:
+            print(fly("deploy"), end="")
+            words = fly.argv("watch", "--every", every, "--hours", hours, "--out", str(Path(name) / "out"))
+            done = subprocess.run(words, env=fly.env, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, cwd="/")
+            said = (done.stdout + done.stderr).replace(name, "FOLDER")
+            print(said, end="")
+            (raw / "transcript.txt").write_text(said)
+            for path in (Path(name) / "out").iterdir():
+                shutil.copy(path, raw / f"watch{path.suffix}")
+        finally:
+            fly.close()
+    if not (raw / "watch.tsv").exists():
+        sys.stderr.write("the watch left no samples\n")
+
+
+def figures(raw: Path) -> dict[str, Any]:
+    """All from the samples alone."""
+    recording = watch.parse((raw / "watch.tsv").read_text(), "watch.tsv")
+    findings = watch.judge(recording)
+    between, rows = watch.intervals(recording), recording.answered
+    settled = [(row["t_s"] / 3600, row["rss_kib"]) for row in rows if row["t_s"] - rows[0]["t_s"] >= watch.SETTLE_S]
+    return {
+        "rules_failed": sum(finding.verdict == watch.FAILED for finding in findings),
+        "rules_judged": sum(finding.verdict != watch.NOT_JUDGED for finding in findings),
+        "failed": ", ".join(finding.name for finding in findings if finding.verdict == watch.FAILED),
+        "hours": round((rows[-1]["t_s"] - rows[0]["t_s"]) / 3600, 3),
+        "samples": len(rows),
+        "samples_missing": watch.expected(recording) - len(rows),
+        "factor_min": round(min(i.factor for i in between), 5),
+        "factor_max": round(max(i.factor for i in between), 5),
+        "cores_median": round(watch.median([i.cores for i in between]), 4),
+        "rss_slope_kib_per_h": round(watch.slope(settled), 2),
+        "lag_max_ms": round(max(row["lag_ms"] for row in rows), 3),
+    }
