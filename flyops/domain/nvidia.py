@@ -111,18 +111,54 @@ def params_mode(text: str) -> tuple[int, int, int]:
     return number("DeviceFileMode", 0o666) & 0o7777, number("DeviceFileUID", 0), number("DeviceFileGID", 0)
 
 
-def _caps(dev: str, major: int, caps: Mapping[str, int]) -> list[Node]:
-    modes = {"config": 0o400}
-    return [
-        Node(f"{dev}/nvidia-caps/nvidia-cap{minor}", major, minor, modes.get(name, 0o444)) for name, minor in sorted(caps.items(), key=lambda c: c[1])
-    ]
+def modifies(params: str) -> bool:
+    """May nodes be made at all? `ModifyDeviceFiles: 0` is an administrator's word that somebody else does it."""
+    return information(params).get("ModifyDeviceFiles", "1") != "0"
+
+
+@dataclass(frozen=True)
+class Cap:
+    """A capability of the driver: `config`, `monitor`, `gpu0/gi1/access`, `gpu0/gi1/ci0/access`; its node is nvidia-caps/nvidia-capMINOR."""
+
+    name: str
+    minor: int
+    mode: int
+
+
+INSTANCE = re.compile(r"gpu(\d+)/gi(\d+)/ci(\d+)")
+CAP_MODES = {"config": 0o400}
+
+
+def cap_file(name: str) -> str:
+    """Where /proc/driver/nvidia/capabilities describes a capability."""
+    gpu, _, rest = name.partition("/")
+    return f"{gpu}/mig/{rest}" if rest else f"mig/{name}"
+
+
+def cap(name: str, text: str, minors: Mapping[str, int]) -> Cap | None:
+    """By its own file (the mode is decimal there), else by the table of minors; config and monitor are 1 and 2 where nothing says so."""
+    found = information(text)
+    minor, mode = found.get("DeviceFileMinor", ""), found.get("DeviceFileMode", "")
+    if minor.isdigit():
+        return Cap(name, int(minor), int(mode) & 0o7777 if mode.isdigit() else CAP_MODES.get(name, 0o444))
+    number = minors.get(name, {"config": 1, "monitor": 2}.get(name))
+    return None if number is None else Cap(name, number, CAP_MODES.get(name, 0o444))
+
+
+def instance_caps(instance: str) -> Tuple[int, Tuple[str, str]]:
+    """Minor of the parent card and the two capabilities that a MIG instance (`gpu0/gi1/ci0`) needs: the GPU instance's and the compute instance's."""
+    found = INSTANCE.fullmatch(instance)
+    if not found:
+        raise NvidiaError(f"a MIG instance is written gpu0/gi1/ci0, found {instance!r}")
+    gpu, gi, _ = found.groups()
+    return int(gpu), (f"gpu{gpu}/gi{gi}/access", f"{instance}/access")
 
 
 def wanted_nodes(
     majors: Mapping[str, int],
     gpu_minors: Iterable[int],
     *,
-    caps: Mapping[str, int] | None = None,
+    caps: Iterable[Cap] = (),
     modeset: bool = False,
     mode: int = 0o666,
     dev: str = "/dev",
@@ -138,9 +174,10 @@ def wanted_nodes(
     if modeset:
         out.append(Node(f"{dev}/nvidia-modeset", majors.get("nvidia-modeset", majors["nvidia"]), MODESET_MINOR, mode))
     out += [Node(f"{dev}/nvidia-uvm", majors["nvidia-uvm"], 0, mode), Node(f"{dev}/nvidia-uvm-tools", majors["nvidia-uvm"], 1, mode)]
-    if caps and "nvidia-caps" not in majors:
-        raise NvidiaError("capability nodes were asked for, and /proc/devices has no character device 'nvidia-caps'")
-    return tuple(out + (_caps(dev, majors["nvidia-caps"], caps) if caps else []))
+    every = sorted(set(caps), key=lambda one: one.minor)
+    if every and "nvidia-caps" not in majors:
+        raise NvidiaError(f"nodes of {', '.join(c.name for c in every)} were asked for, and /proc/devices has no character device 'nvidia-caps'")
+    return tuple(out + [Node(f"{dev}/nvidia-caps/nvidia-cap{one.minor}", majors["nvidia-caps"], one.minor, one.mode) for one in every])
 
 
 def expected_device(name: str, majors: Mapping[str, int]) -> Tuple[int, int] | None:

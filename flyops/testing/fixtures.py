@@ -9,6 +9,7 @@ A file holds one case or a list of cases:
       files: {PATH: TEXT or {content|base64, mode, uid, gid, mtime}}
       dirs: {PATH: MODE} or [PATH]
       links: {PATH: TARGET}
+      nodes: {PATH: [MAJOR, MINOR, MODE]}  # character devices
       users: {NAME: {uid, …}}    # and groups
       programs: [NAME]           # on the PATH
       env: {NAME: VALUE}
@@ -114,6 +115,9 @@ def furnish(host: FakeHost, data: Mapping[str, Any], *, front: bool = False) -> 
         host.nodes[path].mtime = float(more.get("mtime", host.nodes[path].mtime))
     for path, target in (data.get("links") or {}).items():
         host.add_link(path, target)
+    for path, (major, minor, mode) in (data.get("nodes") or {}).items():
+        host.add_file(path, b"", _mode(mode, 0o666))
+        host.nodes[path].kind, host.nodes[path].rdev = "char", (major, minor)
     for path in data.get("gone") or []:
         host.remove(path)
     _people(host.users, data.get("users") or {}, {"gid": 0, "home": "", "shell": "/bin/sh", "gecos": "", "groups": []})

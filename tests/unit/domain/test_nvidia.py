@@ -63,7 +63,9 @@ def test_module_not_loaded():
 
 
 def test_wanted_nodes():
-    nodes = nvidia.wanted_nodes(nvidia.live_majors(POST), [1, 0, 1], caps={"config": 1, "monitor": 2}, modeset=True)
+    nodes = nvidia.wanted_nodes(
+        nvidia.live_majors(POST), [1, 0, 1], caps=[nvidia.Cap("config", 1, 0o400), nvidia.Cap("monitor", 2, 0o444)], modeset=True
+    )
     assert [(n.path, n.major, n.minor, n.mode) for n in nodes] == [
         ("/dev/nvidiactl", 195, 255, 0o666),
         ("/dev/nvidia0", 195, 0, 0o666),
@@ -79,9 +81,9 @@ def test_wanted_nodes():
 @pytest.mark.parametrize(
     ("majors", "caps", "says"),
     [
-        ({}, {}, "module nvidia is not loaded"),
-        ({"nvidia": 195}, {}, "modprobe nvidia-uvm"),
-        ({"nvidia": 195, "nvidia-uvm": 510}, {"config": 1}, "nvidia-caps"),
+        ({}, [], "module nvidia is not loaded"),
+        ({"nvidia": 195}, [], "modprobe nvidia-uvm"),
+        ({"nvidia": 195, "nvidia-uvm": 510}, [nvidia.Cap("config", 1, 0o400)], "nodes of config .* 'nvidia-caps'"),
     ],
 )
 def test_wanted_nodes_name_the_module(majors, caps, says):
@@ -125,6 +127,42 @@ def test_judge_node(found, state, says):
 )  # fmt: skip
 def test_expected_device(name, expected):
     assert nvidia.expected_device(name, nvidia.live_majors(POST)) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "expected"),
+    [
+        ("config", "", nvidia.Cap("config", 1, 0o400)),
+        ("monitor", "", nvidia.Cap("monitor", 2, 0o444)),
+        ("config", "DeviceFileMinor: 1\nDeviceFileMode: 384\nDeviceFileModify: 1\n", nvidia.Cap("config", 1, 0o600)),  # decimal
+        ("gpu0/gi1/access", "DeviceFileMinor: 12\nDeviceFileMode: 292\n", nvidia.Cap("gpu0/gi1/access", 12, 0o444)),
+        ("gpu0/gi1/access", "DeviceFileMinor: 12\nDeviceFileMode: ?\n", nvidia.Cap("gpu0/gi1/access", 12, 0o444)),
+        ("gpu0/gi1/ci0/access", "", nvidia.Cap("gpu0/gi1/ci0/access", 13, 0o444)),  # by the table
+        ("gpu0/gi7/access", "", None),
+    ],
+)
+def test_capability(name, text, expected):
+    assert nvidia.cap(name, text, {"gpu0/gi1/access": 12, "gpu0/gi1/ci0/access": 13}) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "path"),
+    [("config", "mig/config"), ("gpu3/gi1/access", "gpu3/mig/gi1/access"), ("gpu3/gi1/ci0/access", "gpu3/mig/gi1/ci0/access")],
+)
+def test_capability_file(name, path):
+    assert nvidia.cap_file(name) == path
+
+
+def test_a_mig_instance_needs_both_capabilities_and_its_parent():
+    assert nvidia.instance_caps("gpu2/gi7/ci1") == (2, ("gpu2/gi7/access", "gpu2/gi7/ci1/access"))
+    for wrong in ("gpu2/gi7", "2:7:1", "gpu2/gi7/ci1/access", "gpu2/gi7/../x", ""):
+        with pytest.raises(nvidia.NvidiaError, match="gpu0/gi1/ci0"):
+            nvidia.instance_caps(wrong)
+
+
+@pytest.mark.parametrize(("params", "may"), [("ModifyDeviceFiles: 0\n", False), ("ModifyDeviceFiles: 1\n", True), ("", True)])
+def test_modifies(params, may):
+    assert nvidia.modifies(params) is may
 
 
 MIG = "config 1\nmonitor 2\ngpu0/gi1/access 12\ngpu0/gi1/ci0/access 13\nrubbish\n"
