@@ -150,11 +150,13 @@ def refused_ptx(log: str) -> str:
     return found.group("why") if found else ""
 
 
-def judge_feature(log: str, exit_code: int | None = None, confirm: bool = True, status: Mapping[str, Any] | None = None) -> Judged:
+def judge_feature(
+    log: str, exit_code: int | None = None, confirm: bool = True, status: Mapping[str, Any] | None = None, maps: str | None = None
+) -> Judged:
     """`log` holds the lines of one start only. The env file is no evidence and is not asked.
 
     The check passes on the first line; the second one confirms it (`confirm`), once check 2 has shown that there is a card to hold. Where the
-    process answers (`status`), its answer must agree with its log: lines can be printed by anybody.
+    process answers (`status`), its answer must agree with its log, and its memory (`maps`) must hold the driver: lines can be printed by anybody.
     """
     compiled, attached = said(log, FEATURE_LINE), said(log, ATTACHED_LINE)
     details = {"compiled": compiled, "attached": attached, "exit_code": exit_code, "tail": last_lines(log)}
@@ -175,6 +177,9 @@ def judge_feature(log: str, exit_code: int | None = None, confirm: bool = True, 
     if answer and (answer.get("backend") != "cuda" or "cuda" not in answer.get("features", ["cuda"])):
         seen = f"the log says `{ATTACHED_LINE}`, and the process that answers runs the {answer.get('backend')} backend (features {answer.get('features')})"
         return Judged(FAILED, seen, f"do not deploy this binary: it says what it does not do; {BUILD_HINT}", details)
+    if maps and "/libcuda.so" not in maps:
+        seen = f"the log says `{ATTACHED_LINE}`, and the process has not opened libcuda"
+        return Judged(FAILED, seen, "do not deploy this binary: it says what it does not do", details)
     return Judged(PASSED, f"`{compiled}`; `{attached}`", "", details)
 
 

@@ -37,7 +37,7 @@ SPEC = Spec(
         "exit_code": Arg("int", help="feature: how the trial ended, when it did"),
         "confirm": Arg("bool", default=True, help="feature: the attached line must be there too; false before check 2 has looked for a card"),
         "url": Arg("str", help="/status of what is judged"),
-        "pid": Arg("int", help="cost, window: its process; default: the one that /status names"),
+        "pid": Arg("int", help="cost, window: its process; default: the one that /status names. feature: look into its memory for the driver"),
         "dev": Arg("path", default="/dev", help="card: folder of the nodes"),
         "proc_devices": Arg("path", default="/proc/devices", help="card: majors of the running kernel"),
         "proc_driver": Arg("path", default="/proc/driver/nvidia", help="card, ptx: the loaded module's version"),
@@ -158,7 +158,8 @@ def _log(args: dict[str, Any], host: Host) -> str:
 def _look_feature(args: dict[str, Any], host: Host) -> dict[str, Any]:
     """The words, and beside a log what the process itself answers."""
     told = args["log"] is not None or args["log_file"] or args["unit"]
-    return {"log": _log(args, host), "status": _status(args["url"], args, host) if told and args["url"] and args["confirm"] else {}}
+    maps = host.read_bytes(f"/proc/{args['pid']}/maps", missing=b"").decode("utf-8", "replace") if args["pid"] else ""
+    return {"log": _log(args, host), "maps": maps, "status": _status(args["url"], args, host) if told and args["url"] and args["confirm"] else {}}
 
 
 def _context(args: dict[str, Any], host: Host) -> dict[str, Any]:
@@ -350,7 +351,7 @@ def _judge(args: dict[str, Any], state: dict[str, Any]) -> tuple[checks.Judged, 
     if "skip" in state:
         return state["skip"], {}
     if name == "feature":
-        return checks.judge_feature(state["log"], args["exit_code"], args["confirm"], state["status"]), {}
+        return checks.judge_feature(state["log"], args["exit_code"], args["confirm"], state["status"], state["maps"]), {}
     if name == "card":
         return checks.judge_card(state["nodes"], state["version"], state["names"], state["context"]), {}
     if name == "ptx":
