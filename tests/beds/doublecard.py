@@ -18,11 +18,11 @@ from tests.beds import digest
 from tests.beds.fakecard import overlay
 
 VERSION = "570.148.08"
-ARCH = "sm_75"
+ARCH = "sm_80"
 UVM_MAJOR = 511
 NODES = (("nvidiactl", 195, 255), ("nvidia0", 195, 0), ("nvidia-uvm", UVM_MAJOR, 0), ("nvidia-uvm-tools", UVM_MAJOR, 1))
 BANNER = f"NVRM version: NVIDIA UNIX x86_64 Kernel Module  {VERSION}  Thu Jan  1 00:00:00 UTC 2026\nGCC version:\n"
-SMI = f"#!/bin/sh\ncase \"$*\" in *--query-gpu=*) echo 'Double, 7.5, {VERSION}';; *) echo 'GPU 0: Double (UUID: GPU-dbdbdbdb)';; esac\n"
+SMI = f"#!/bin/sh\ncase \"$*\" in *--query-gpu=*) echo 'Double, 8.0, {VERSION}';; *) echo 'GPU 0: Double (UUID: GPU-dbdbdbdb)';; esac\n"
 HERE = Path(__file__).parent / "double"
 KERNELS = Path(__file__).parents[2] / "flysim/crates/cuda/kernels"
 FLAGS = ("-O2", "-std=c++17", "-ffp-contract=off", "-Wall", "-Wextra", "-Wno-unknown-pragmas", "-Wno-unused-function", f"-I{KERNELS}")

@@ -88,7 +88,7 @@ API cuDeviceGet(int* device, int ordinal) { return *device = 0, ordinal == 0 ? O
 API cuDeviceGetName(char* name, int length, int) { return snprintf(name, (size_t)length, "Double"), OK; }
 API cuDeviceGetUuid(char* uuid, int) { return memset(uuid, 0xdb, 16), OK; }
 API cuDeviceGetUuid_v2(char* uuid, int) { return memset(uuid, 0xdb, 16), OK; }
-API cuDeviceGetAttribute(int* value, int which, int) { return *value = which == 75 ? 7 : which == 76 ? 5 : which == 16 ? 4 : which == 95 ? 1 : 0, OK; }
+API cuDeviceGetAttribute(int* value, int which, int) { return *value = which == 75 ? 8 : which == 76 ? 0 : which == 16 ? 4 : which == 95 ? 1 : 0, OK; }
 API cuDevicePrimaryCtxSetFlags_v2(int, unsigned) { return OK; }
 API cuDevicePrimaryCtxRetain(void** context, int) {
     if (link_fd < 0)
@@ -114,7 +114,7 @@ API cuModuleLoadData(void** module, const char* text) {
     if (!version || !target || sscanf(version, "\n.version %d.%d", &major, &minor) != 2 || sscanf(target, "\n.target sm_%d", &arch) != 1) return BAD_PTX;
     if (major * 10 + minor > most) return UNSUPPORTED_PTX;
     for (const char* c = text; *c; c++) depth += *c == '{' ? 1 : *c == '}' ? -1 : 0;
-    if (arch > 75 || depth != 0) return BAD_PTX;
+    if (arch > 80 || depth != 0) return BAD_PTX;
     return *module = strdup(text), OK;
 }
 API cuModuleUnload(void* module) { return free(module), OK; }
