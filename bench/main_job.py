@@ -7,28 +7,17 @@ CARD=0 rehearses it on a machine without a card: the deploy on the GPU is then t
 
 from __future__ import annotations
 
-import json
 import os
-import shutil
-import subprocess
-import threading
-import time
 from pathlib import Path
 from typing import Any
 
-from flyops import places
+from tests.beds.job import Job, load, release_words
 
 GUEST = "bench1"
 BRAIN = os.environ.get("FLY_BRAIN", "synth:139255:2700513")
 THREADS = int(os.environ.get("THREADS", "8"))
 CPUS = os.environ.get("CPUS", "0-15")
 CARD = os.environ.get("CARD", "1") == "1"
-STEP_S = float(os.environ.get("STEP_S", "400"))  # a step that takes longer is ended, so that the transcript shows where it stood
-SETTINGS = (
-    "/etc/fly/backend.env",
-    "/etc/systemd/system/flysim.service.d/50-flyops-cpus.conf",
-    "/etc/systemd/system/flypage.service.d/50-flyops-cpus.conf",
-)
 GOALS = {
     "five_checks_passed": ("==", 5),
     "live_attached_cuda": ("==", True),
@@ -44,69 +33,9 @@ GOALS = {
 }
 
 
-class Job:
-    """One transcript, and `invoke` run from the environment that `./fly` made."""
-
-    def __init__(self, raw: Path) -> None:
-        self.raw = raw
-        self.invoke = shutil.which("invoke") or str(places.REPOSITORY / ".venv/bin/invoke")
-        self.transcript = (raw / "transcript.txt").open("w")
-
-    def say(self, text: str) -> None:
-        """Into the transcript and onto the screen; where this machine keeps things is nobody's business."""
-        text = text.replace(str(self.raw), "RAW").replace(str(places.REPOSITORY), ".")
-        self.transcript.write(text)
-        self.transcript.flush()
-        print(text, end="", flush=True)
-
-    def run(self, *argv: str, code: int | None = 0) -> str:
-        """A command with its output in the transcript."""
-        began = time.monotonic()
-        self.say(f"\n$ {' '.join(argv)}\n")
-        running = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=places.REPOSITORY)
-        limit = threading.Timer(STEP_S, running.kill)
-        limit.start()
-        assert running.stdout
-        lines = []
-        for line in running.stdout:
-            lines.append(line)
-            self.say(line)
-        found = running.wait()
-        limit.cancel()
-        self.say(f"[exit {found} after {time.monotonic() - began:.1f} s]\n")
-        if code is not None and found != code:
-            raise RuntimeError(f"{' '.join(argv)}: expected exit {code}, found {found}")
-        return "".join(lines)
-
-    def fly(self, *words: str, code: int | None = 0) -> str:
-        """`invoke …` as an operator types it."""
-        return self.run(self.invoke, *words, code=code)
-
-    def inside(self, *argv: str, code: int | None = 0) -> str:
-        """A command in the guest."""
-        path = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-        return self.run("lxc-attach", "-n", GUEST, "--clear-env", "-v", path, "--", *argv, code=code)
-
-    def keep(self, name: str) -> dict[str, Any]:
-        """Settings and state of the guest as they are now, as a raw sample."""
-        rows = [line for line in self.fly("status", "--limit", GUEST, "--json").splitlines() if line.startswith("{")]
-        files = {path: self.inside("sh", "-c", f"cat {path} 2>/dev/null || echo absent") for path in SETTINGS}
-        status = json.loads(
-            self.inside("python3", "-c", "import urllib.request as u; print(u.urlopen('http://127.0.0.1:8700/status').read().decode())")
-        )
-        found = {"row": json.loads(rows[-1]), "files": files, "status": status}
-        (self.raw / f"{name}.json").write_text(json.dumps(found, indent=1, sort_keys=True) + "\n")
-        return found
-
-
-def release_words(name: str) -> list[str]:
-    """`--release TAR` where one was given."""
-    return ["--release", os.environ[name]] if os.environ.get(name) else []
-
-
 def measure(raw: Path) -> None:
     """The job, step by step."""
-    job = Job(raw)
+    job = Job(raw, GUEST)
     brain = ["-e", f"fly_connectome={BRAIN}", "-e", f"rayon_threads={THREADS}"]
     rootfs = ["--rootfs", os.environ["ROOTFS"]] if os.environ.get("ROOTFS") else []
     try:
@@ -132,23 +61,15 @@ def measure(raw: Path) -> None:
         job.fly("retire", GUEST, code=None)
 
 
-def _json(path: Path) -> dict[str, Any]:
-    try:
-        found: dict[str, Any] = json.loads(path.read_text())
-    except (OSError, ValueError):
-        return {}
-    return found
-
-
 def figures(raw: Path) -> dict[str, Any]:
     """Out of the report, the journal and the three looks."""
     reports = sorted((raw / "report").glob("*.json")) if (raw / "report").is_dir() else []
-    report = _json(reports[-1]) if reports else {}
+    report = load(reports[-1]) if reports else {}
     checks = {entry["check"]: entry for entry in report.get("checks", [])}
     five = [checks.get(name, {}).get("verdict") for name in ("feature", "card", "ptx", "bitexact", "cost")]
     cost = checks.get("cost", {}).get("details", {})
     cpu, gpu = cost.get("cpu", {}), cost.get("gpu", {})
-    looks = [_json(raw / f"{name}.json") for name in ("1-cpu", "2-gpu", "3-rolled-back")]
+    looks = [load(raw / f"{name}.json") for name in ("1-cpu", "2-gpu", "3-rolled-back")]
     ticks = [look.get("status", {}).get("tick", -1) for look in looks]
     journal = (raw / "journal.txt").read_text() if (raw / "journal.txt").exists() else ""
     second = (raw / "second.txt").read_text() if (raw / "second.txt").exists() else ""
