@@ -149,6 +149,9 @@ def may_write(guest: str, text: str) -> None:
 
 def write(host: Host, place: Place, seen: Seen, text: str, raw: Sequence[Tuple[str, str]]) -> None:
     """The config in place of what was seen. The copies first: whatever is cut off later, the next run can finish it."""
+    if host.check:
+        host.write_through(place.conf, text)  # in memory, so that later tasks of a check see it
+        return
     host.mkdir(place.state_dir, mode=0o700)
     if seen.raw == seen.text:  # a cut-off write keeps the `before` that it had
         host.write_text(place.kept("before"), seen.raw, mode=0o600)
