@@ -7,11 +7,12 @@ import posixpath
 from dataclasses import dataclass
 from typing import List, Sequence, Tuple
 
-from flyops.domain import driver, lxcconf, nvidia
+from flyops.domain import driver, gpuask, lxcconf, nvidia
 from flyops.domain.lxcplace import Place, text
 from flyops.errors import Refused
-from flyops.model.host import Host
+from flyops.model.host import Host, Stat
 
+GPUS = "/proc/driver/nvidia/gpus"
 DRIVER_FOLDERS = ("/usr/local/nvidia",)  # where some machines keep the driver's whole user part
 
 
@@ -23,6 +24,7 @@ class Card:
     driver: Tuple[Tuple[str, str, str], ...] = ()
     tools: Tuple[str, ...] = ()
     version: str = ""
+    some: bool = False  # these nodes and no others, in place of all that the host has
 
 
 def linker(host: Host, place: Place) -> str:
@@ -71,8 +73,8 @@ def _devices(host: Host) -> Tuple[lxcconf.Device, ...]:
     return tuple(found)
 
 
-def look(host: Host) -> Card:
-    """The card; refuses where there is none to give, or no user part of the loaded driver."""
+def look(host: Host, asked: gpuask.Ask, strategy: str) -> Card:
+    """The card; refuses where there is none to give, or no user part of the loaded driver for `bind`."""
     devices = _devices(host)
     names = {device.path[len("/dev/") :] for device in devices}
     lacking = [name for name in ("nvidiactl", "nvidia-uvm") if name not in names]
@@ -87,7 +89,37 @@ def look(host: Host) -> Card:
     version = nvidia.module_version(host.read_text("/proc/driver/nvidia/version", missing=""))
     if not version:
         raise Refused("no card to give: /proc/driver/nvidia/version is missing or names no version", fix="load the nvidia module")
-    return Card(devices, *_driver(host, version), version=version)
+    try:
+        chosen = gpuask.choose(asked, _cards(host), nvidia.mig_minors(host.read_text("/proc/driver/nvidia-caps/mig-minors", missing="")))
+        kept = gpuask.given([device.path[len("/dev/") :] for device in devices], chosen)
+    except gpuask.GpuError as error:
+        raise Refused(str(error)) from None
+    nodes = tuple(device for device in devices if device.path[len("/dev/") :] in kept)
+    return Card(nodes, *(_driver(host, version) if strategy == "bind" else ((), ())), version=version, some=chosen is not None)
+
+
+def _cards(host: Host) -> Tuple[gpuask.Card, ...]:
+    folder = host.stat(GPUS)
+    names = host.listdir(GPUS) if folder and folder.kind == "dir" else []
+    return gpuask.cards({name: host.read_text(f"{GPUS}/{name}/information", missing="") for name in names})
+
+
+def broken(host: Host, place: Place, card: Card) -> Tuple[str, ...]:
+    """What is wrong with the nodes of a running guest: an empty file in the place of one, an old number, none at all."""
+    if not card.devices:
+        return ()
+    paths = [device.path for device in card.devices]
+    done = host.run(place.inside("stat", "-c", "%n|%F|%s|%t|%T|%a", "--", *paths), query=True)
+    there = {line.split("|")[0]: _stat(line) for line in text(done).splitlines() if line.count("|") == 5}
+    verdicts = (nvidia.judge_node(nvidia.Node(d.path, d.major, d.minor), there.get(d.path), check_mode=False) for d in card.devices)
+    return tuple(verdict.text for verdict in verdicts if not verdict.right)
+
+
+def _stat(line: str) -> Stat:
+    """From `stat -c`; it prints the numbers of a device in hexadecimal."""
+    _, kind, size, major, minor, mode = line.split("|")
+    kinds = {"character special file": "char", "regular empty file": "file", "regular file": "file", "directory": "dir"}
+    return Stat(kinds.get(kind, "other"), int(mode, 8), 0, 0, int(size), 0.0, rdev=(int(major, 16), int(minor, 16)))
 
 
 def _driver(host: Host, version: str) -> Tuple[Tuple[Tuple[str, str, str], ...], Tuple[str, ...]]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import json
 import posixpath
-from dataclasses import dataclass, field
-from typing import Any, Dict, Mapping, Tuple
+from dataclasses import dataclass, field, replace
+from typing import Any, Dict, List, Mapping, Tuple
 
-from flyops.domain import cpuset, lxccard, lxcconf, lxcnet
+from flyops.domain import cpuset, driver, gpuask, lxccard, lxcconf, lxcdisk, lxcids, lxcnet
 from flyops.domain.lxccard import Card
 from flyops.domain.lxcplace import Place, text
 from flyops.errors import ModuleError
@@ -16,6 +16,7 @@ from flyops.model.host import Host
 
 ALIAS = "flyops"  # the bridge's alias says whose it is, and goes with it
 INTERFACES = "/sys/class/net"
+NODES = "/sys/devices/system/node"
 
 
 @dataclass(frozen=True)
@@ -41,9 +42,23 @@ class Seen:
     systemd: str = ""
     effective_cpus: str = ""
     effective_memory: str = ""
+    effective_mems: str = ""
     linker: str = ""
+    linker_left: bool = False  # files of the driver in the guest, whether or not it has one
+    broken: Tuple[str, ...] = ()
     controllers: lxcconf.Controllers = field(default_factory=lxcconf.Controllers)
     host_cpus: Tuple[int, ...] = ()
+    offline: Tuple[int, ...] = ()
+    isolated: Tuple[int, ...] = ()
+    nodes: Mapping[int, Tuple[int, ...]] = field(default_factory=dict)  # NUMA node -> its cpus; only looked at when mems are asked for
+    mounts: str = ""
+    neighbours: Mapping[str, str] = field(default_factory=dict)  # other guests and their configs
+    subids: Tuple[str, str] = ("", "")
+    ids_ours: bool = False  # a neighbour of ours brought the range along
+    bases: Tuple[str, ...] = ()  # copies of bases for unprivileged guests
+    disk_bytes: int = 0
+    disk_mounted: bool = False
+    lacking: Tuple[str, ...] = ()  # tools that the disk's limit needs
     majors: Mapping[str, int] = field(default_factory=dict)
     taken: Mapping[str, str] = field(default_factory=dict)
     bridge: Bridge = Bridge()
@@ -62,6 +77,11 @@ class Seen:
         """The lower layer that the guest has now."""
         path = lxcconf.value(self.config, "lxc.rootfs.path")
         return path.split(":")[1] if path.count(":") >= 2 else ""
+
+    @property
+    def ids(self) -> lxcids.Ids:
+        """The ids that the guest has now."""
+        return lxcids.in_config(lxcconf.parse(self.config))
 
 
 def listed(cpus: str) -> Tuple[int, ...]:
@@ -83,10 +103,11 @@ def look(host: Host, place: Place, args: Mapping[str, Any]) -> Seen:
     """One look at everything."""
     config = host.read_text(place.path("config"), missing="")
     running, pid = _state(host, place)
-    control = lxcconf.controllers(host.read_text("/proc/mounts", missing=""), host.read_text("/sys/fs/cgroup/cgroup.controllers", missing=""))
+    mounts = host.read_text("/proc/mounts", missing="")
+    control = lxcconf.controllers(mounts, host.read_text("/sys/fs/cgroup/cgroup.controllers", missing=""))
     others = _others(host, place)
+    addresses = [(name, lxcconf.value(found, "lxc.net.0.ipv4.address")) for name, found in others.items()]
     bridge = args["bridge"] if wants_bridge(args) else lxcconf.value(config, "lxc.net.0.link")
-    base = args["rootfs"] or ""
     seen = Seen(
         exists=_filled(host, place.folder),  # an empty folder is what a run leaves that was cut off right after making it
         config=config,
@@ -94,30 +115,67 @@ def look(host: Host, place: Place, args: Mapping[str, Any]) -> Seen:
         running=running,
         pid=pid,
         controllers=control,
-        host_cpus=_host_cpus(host, control),
+        mounts=mounts,
+        neighbours=others,
         majors=lxcconf.registered(host.read_text("/proc/devices", missing="")),
-        taken=lxcnet.taken([(name, address) for name, (address, _) in others.items()]),
+        taken={**(args["taken"] or {}), **lxcnet.taken(addresses)},
         bridge=_bridge(host, bridge or args["bridge"], others, args),
-        card=lxccard.look(host) if args["gpu"] and args["state"] != "absent" else Card(),
+        ids_ours=any('"ids": true' in host.read_text(posixpath.join(place.lxc_path, name, "flyops.json"), missing="") for name in others),
+        bases=tuple(_names(host, place.bases)),
+        **_machine(host, control, args, config),
+        **_disk(host, place, mounts, args),
     )
-    folders = tuple(path for path in args["archive_state"] or () if _filled(host, place.path("up") + path))
-    base = seen.base or base
-    inside = _inside(host, place, control, bool(args["gpu"])) if running else {}
-    return Seen(
-        **{
-            **seen.__dict__,
-            **inside,
-            # In check mode the base may be what would be made first.
-            "base_ready": bool(base) and (host.stat(base + "/usr/lib/systemd/systemd") is not None or host.check),
-            "state_folders": folders,
-            "in_base": tuple(path for path in folders if base and _filled(host, base + path)),
-        }
+    upper = place.upper(seen.disk_bytes > 0)
+    folders = tuple(path for path in args["archive_state"] or () if (seen.disk_bytes and not seen.disk_mounted) or _filled(host, upper + path))
+    base = seen.base or args["rootfs"] or ""
+    inside = _inside(host, place, control, seen.card, config) if running else {}
+    return replace(
+        seen,
+        # In check mode the base may be what would be made first.
+        base_ready=bool(base) and (host.stat(base + "/usr/lib/systemd/systemd") is not None or host.check),
+        state_folders=folders,
+        in_base=tuple(path for path in folders if base and _filled(host, base + path)),
+        linker_left=host.stat(upper + driver.LINKER_CONF) is not None,
+        **inside,
     )
+
+
+def _machine(host: Host, control: lxcconf.Controllers, args: Mapping[str, Any], config: str) -> Dict[str, Any]:
+    """What this host can give: cpus, NUMA nodes, ranges of ids, the card."""
+    asked = gpuask.ask(args["gpu"]) if args["state"] in ("started", "present") else gpuask.Ask()
+    return {
+        "host_cpus": _host_cpus(host, control),
+        "offline": listed(host.read_text("/sys/devices/system/cpu/offline", missing="").strip()),
+        "isolated": listed(host.read_text("/sys/devices/system/cpu/isolated", missing="").strip()),
+        "nodes": _nodes(host) if args["mems"] or "cpuset.mems" in config else {},
+        "subids": (host.read_text(lxcids.FILES[0], missing=""), host.read_text(lxcids.FILES[1], missing="")),
+        "card": lxccard.look(host, asked, args["driver"]) if asked else Card(),
+    }
+
+
+def _nodes(host: Host) -> Dict[int, Tuple[int, ...]]:
+    names = [name for name in _names(host, NODES) if name.startswith("node") and name[4:].isdigit()]
+    return {int(name[4:]): listed(host.read_text(f"{NODES}/{name}/cpulist", missing="").strip()) for name in names}
+
+
+def _disk(host: Host, place: Place, mounts: str, args: Mapping[str, Any]) -> Dict[str, Any]:
+    image = host.stat(place.path("disk.img"))
+    points = {line.split()[1] for line in mounts.splitlines() if line.count(" ") > 1}
+    return {
+        "disk_bytes": image.size if image else 0,
+        "disk_mounted": place.path("disk") in points,
+        "lacking": tuple(tool for tool in lxcdisk.TOOLS if args["disk"] and host.which(tool) is None),
+    }
 
 
 def wants_bridge(args: Mapping[str, Any]) -> bool:
     """Does what is asked need a bridge?"""
     return args["network"] == "bridge" and args["state"] in ("started", "present")
+
+
+def _names(host: Host, path: str) -> List[str]:
+    folder = host.stat(path)
+    return host.listdir(path) if folder and folder.kind == "dir" else []
 
 
 def _filled(host: Host, path: str) -> bool:
@@ -143,14 +201,13 @@ def _state(host: Host, place: Place) -> Tuple[bool, int]:
     return done.rc == 0 and "RUNNING" in found, numbers[0] if numbers else 0
 
 
-def _others(host: Host, place: Place) -> Dict[str, Tuple[str, str]]:
-    """Other guests: name -> (address, bridge)."""
+def _others(host: Host, place: Place) -> Dict[str, str]:
+    """Other guests: name -> config."""
     out = {}
-    folder = host.stat(place.lxc_path)
-    for name in host.listdir(place.lxc_path) if folder and folder.kind == "dir" else []:
+    for name in _names(host, place.lxc_path):
         config = "" if name == place.name else host.read_text(posixpath.join(place.lxc_path, name, "config"), missing="")
         if config:
-            out[name] = (lxcconf.value(config, "lxc.net.0.ipv4.address"), lxcconf.value(config, "lxc.net.0.link"))
+            out[name] = config
     return out
 
 
@@ -161,8 +218,8 @@ def _host_cpus(host: Host, control: lxcconf.Controllers) -> Tuple[int, ...]:
     return cpuset.parse(listed.strip() or host.read_text("/sys/devices/system/cpu/online", missing="").strip())
 
 
-def _bridge(host: Host, name: str, others: Mapping[str, Tuple[str, str]], args: Mapping[str, Any]) -> Bridge:
-    users = tuple(sorted(guest for guest, (_, link) in others.items() if link == name))
+def _bridge(host: Host, name: str, others: Mapping[str, str], args: Mapping[str, Any]) -> Bridge:
+    users = tuple(sorted(guest for guest, config in others.items() if lxcconf.value(config, "lxc.net.0.link") == name))
     exists = host.stat(f"{INTERFACES}/{name}") is not None
     wanted = wants_bridge(args)
     if not exists and not wanted:
@@ -188,12 +245,20 @@ def effective(host: Host, place: Place, control: lxcconf.Controllers) -> Tuple[s
     return cpus, memory
 
 
-def _inside(host: Host, place: Place, control: lxcconf.Controllers, gpu: bool) -> Dict[str, Any]:
+def effective_mems(host: Host, place: Place, control: lxcconf.Controllers) -> str:
+    """The memory nodes that the kernel really gives the guest."""
+    done = host.run(place.lxc("lxc-cgroup", lxcconf.EFFECTIVE_MEMS[control.cpuset]), query=True) if control.cpuset else None
+    return text(done) if done and done.rc == 0 else ""
+
+
+def _inside(host: Host, place: Place, control: lxcconf.Controllers, card: Card, config: str) -> Dict[str, Any]:
     cpus, memory = effective(host, place, control)
-    out = {"effective_cpus": cpus, "effective_memory": memory, "systemd": systemd_state(host, place)}
-    if gpu:
+    out: Dict[str, Any] = {"effective_cpus": cpus, "effective_memory": memory, "systemd": systemd_state(host, place)}
+    if "cpuset.mems" in config:
+        out["effective_mems"] = effective_mems(host, place, control)
+    if card.driver:
         out["linker"] = lxccard.linker(host, place)
-    return out
+    return {**out, "broken": lxccard.broken(host, place, card)}
 
 
 def systemd_state(host: Host, place: Place) -> str:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import posixpath
 from dataclasses import dataclass
 from typing import List
@@ -10,6 +11,8 @@ from typing import List
 from flyops.model.host import Completed, Host
 
 GUEST_PATH = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+BASES = ".flyops-bases"  # beside the guests, because an unprivileged guest's root has to reach it
 
 
 @dataclass(frozen=True)
@@ -27,6 +30,20 @@ class Place:
     def path(self, *parts: str) -> str:
         """A path below the guest's folder."""
         return posixpath.join(self.folder, *parts)
+
+    def upper(self, limited: bool) -> str:
+        """The guest's own layer: in its folder, or in the image that limits it."""
+        return self.path("disk", "up") if limited else self.path("up")
+
+    def shifted(self, rootfs: str, first: int) -> str:
+        """A copy of a base whose files belong to the ids from `first` on, for all guests that have those."""
+        name = f"{posixpath.basename(rootfs)}-{hashlib.sha256(rootfs.encode()).hexdigest()[:8]}-{first}"
+        return posixpath.join(self.bases, name)
+
+    @property
+    def bases(self) -> str:
+        """Where those copies are."""
+        return posixpath.join(self.lxc_path, BASES)
 
     def lxc(self, tool: str, *words: str) -> List[str]:
         """An LXC command about this guest."""

@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 import hashlib
+import posixpath
 from dataclasses import dataclass
-from typing import Any, Dict, Mapping, Tuple
+from typing import Any, Dict, List, Mapping, Sequence, Tuple
 
-from flyops.domain import cpuset, lxccard, lxcconf, lxcguest, lxcnet
+from flyops.domain import cpuset, lxccard, lxcconf, lxcdisk, lxcguest, lxcids, lxcnet
 from flyops.domain.lxcguest import Seen
 from flyops.domain.lxcplace import Place
 from flyops.errors import ModuleError, Refused
@@ -21,6 +22,8 @@ class Asked:
     guest: lxcconf.Guest
     bridge_address: str
     cpus: Tuple[int, ...]
+    mems: Tuple[int, ...] = ()  # empty: nothing to compare
+    disk_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -32,6 +35,7 @@ class Todo:
     asked: Asked | None = None
     config: str = ""
     digest: str = ""
+    why: str = ""  # a running guest is restarted
 
 
 def place_of(args: Mapping[str, Any]) -> Place:
@@ -43,6 +47,7 @@ def place_of(args: Mapping[str, Any]) -> Place:
 
 
 def plan_present(args: Mapping[str, Any], seen: Seen) -> Decision:
+    """The steps to a guest as it is asked: there, running or stopped."""
     if args["state"] == "stopped" and not seen.exists:
         raise ModuleError(f"container {args['name']!r} does not exist, so it cannot be stopped", fix="make it first (state: present or started)")
     if args["state"] == "stopped":
@@ -51,13 +56,15 @@ def plan_present(args: Mapping[str, Any], seen: Seen) -> Decision:
     wanted = lxcconf.wanted(asked.guest)
     new = lxcconf.converge(seen.config, wanted, lxcconf.owned(seen.majors))
     digest = _digest(wanted)
-    steps = _steps(args, seen, asked, new, digest)
+    why = _why_restart(seen, new, digest)
+    steps = _steps(args, seen, asked, new, why)
     values = _values(args, seen, asked, steps)
     if not steps:
         return Same(values)
+    todo = Todo(steps, seen, asked, new.text, digest, why)
     diff = [Diff(place_of(args).path("config"), seen.config, new.text)] if new.changed else []
-    diff += [Diff(f"container {args['name']}", _before(step, seen), _after(step, args, asked)) for step in steps if step != "config"]
-    return Change(after=Todo(steps, seen, asked, new.text, digest), diff=tuple(diff), values=values)
+    diff += [Diff(f"container {args['name']}", _before(step, seen), _after(step, args, todo)) for step in steps if step != "config"]
+    return Change(after=todo, diff=tuple(diff), values=values)
 
 
 def _plan_stopped(args: Mapping[str, Any], seen: Seen) -> Decision:
@@ -70,18 +77,23 @@ def _plan_stopped(args: Mapping[str, Any], seen: Seen) -> Decision:
 def _asked(args: Mapping[str, Any], seen: Seen) -> Asked:
     place = place_of(args)
     try:
-        cpus = _cpus(args["cpus"], seen.host_cpus)
+        cpus = _cpus(args["cpus"], seen)
+        mems = _mems(args["mems"], args["cpus"] and cpus, seen.nodes)
         memory = lxcconf.memory_bytes(args["memory"])
         bridge_address, address = _addresses(args, seen)
-    except (cpuset.CpusetError, lxcnet.AddressError, lxcconf.LxcConfError) as error:
+        ids = lxcids.choose(args["idmap"], seen.ids, bool(seen.config), *seen.subids)
+        disk = lxcdisk.size(args["disk"], seen.disk_bytes, bool(seen.config))
+    except (cpuset.CpusetError, lxcnet.AddressError, lxcconf.LxcConfError, lxcids.IdsError, lxcdisk.DiskError) as error:
         raise Refused(f"container {args['name']!r}: {error}") from None
     _need_base(args, seen)
     _need_controllers(args, seen)
+    _need_tools(seen)
+    rootfs = (args["rootfs"] or "").rstrip("/")
     guest = lxcconf.Guest(
         name=args["name"],
-        base=seen.base or args["rootfs"].rstrip("/"),
-        upper=place.path("up"),
-        cpus=cpuset.render(cpus),
+        base=seen.base or (place.shifted(rootfs, ids.first) if ids else rootfs),
+        upper=place.upper(disk > 0),
+        cpus=cpuset.render(cpus) if args["cpus"] else "",
         memory_bytes=memory,
         controllers=seen.controllers,
         network=args["network"],
@@ -89,18 +101,37 @@ def _asked(args: Mapping[str, Any], seen: Seen) -> Asked:
         address=address,
         autostart=args["autostart"],
         log=place.path("log"),
-        gpu=lxcconf.gpu_lines(seen.card.devices, seen.card.driver, seen.controllers.devices) if args["gpu"] else (),
+        gpu=lxcconf.gpu_lines(seen.card.devices, seen.card.driver, seen.controllers.devices, seen.card.some) if seen.card.devices else (),
+        mems=cpuset.render(mems),
+        ids=ids,
+        hook=place.path(lxcdisk.HOOK) if disk else "",
     )
-    return Asked(guest, bridge_address, cpus)
+    return Asked(guest, bridge_address, cpus, mems or (tuple(seen.nodes) if seen.effective_mems else ()), disk)
 
 
-def _cpus(listed: str, host_cpus: Tuple[int, ...]) -> Tuple[int, ...]:
-    asked = cpuset.parse(listed) or host_cpus
-    outside = [cpu for cpu in asked if cpu not in host_cpus]
+def _cpus(listed: str, seen: Seen) -> Tuple[int, ...]:
+    asked = cpuset.parse(listed) or seen.host_cpus
+    offline = [cpu for cpu in asked if cpu in seen.offline]
+    if offline:
+        raise cpuset.CpusetError(f"cpus {cpuset.render(offline)} are offline on this host; bring them online or ask for others")
+    outside = [cpu for cpu in asked if cpu not in seen.host_cpus]
     if outside:
         raise cpuset.CpusetError(
-            f"cpus {cpuset.render(outside)} are not among this host's ({cpuset.render(host_cpus) or 'none known'}); ask for those"
+            f"cpus {cpuset.render(outside)} are not among this host's ({cpuset.render(seen.host_cpus) or 'none known'}); ask for those"
         )
+    return asked
+
+
+def _mems(listed: str, cpus: Sequence[int], nodes: Mapping[int, Tuple[int, ...]]) -> Tuple[int, ...]:
+    """Memory nodes; `auto` are those of the cpus, and none where there is nothing to choose."""
+    if not listed:
+        return ()
+    if listed == "auto":
+        return tuple(sorted(node for node, there in nodes.items() if set(cpus) & set(there))) if len(nodes) > 1 else ()
+    asked = cpuset.parse(listed)
+    outside = [node for node in asked if node not in nodes]
+    if outside:
+        raise cpuset.CpusetError(f"mems {cpuset.render(outside)} are not among this host's memory nodes ({cpuset.render(nodes) or 'none known'})")
     return asked
 
 
@@ -140,6 +171,12 @@ def _need_controllers(args: Mapping[str, Any], seen: Seen) -> None:
             )
 
 
+def _need_tools(seen: Seen) -> None:
+    if seen.lacking:
+        packages = sorted({lxcdisk.TOOLS[tool] for tool in seen.lacking})
+        raise ModuleError(f"disk: {', '.join(seen.lacking)} not found on this host", fix=f"install {' and '.join(packages)}")
+
+
 def _digest(wanted: Tuple[lxcconf.Pair, ...]) -> str:
     """Of the lines that take force only at a start, so that a run that was cut off before the restart is finished by the next."""
     lines = sorted(f"{key} = {found}" for key, found in wanted if key not in lxcconf.LIVE)
@@ -147,34 +184,72 @@ def _digest(wanted: Tuple[lxcconf.Pair, ...]) -> str:
 
 
 def _limits_off(seen: Seen, asked: Asked) -> bool:
-    return bool(cpuset.mismatch(asked.cpus, lxcguest.listed(seen.effective_cpus))) or not lxcconf.same_memory(
-        asked.guest.memory_bytes, seen.effective_memory
+    wrong = cpuset.mismatch(asked.cpus, lxcguest.listed(seen.effective_cpus)) or _mems_off(seen, asked)
+    return bool(wrong) or not lxcconf.same_memory(asked.guest.memory_bytes, seen.effective_memory)
+
+
+def _mems_off(seen: Seen, asked: Asked) -> bool:
+    return bool(asked.mems) and set(asked.mems) != set(lxcguest.listed(seen.effective_mems))
+
+
+def _why_restart(seen: Seen, new: lxcconf.Converged, digest: str) -> str:
+    """Empty when a running guest may go on as it is."""
+    if not seen.running:
+        return ""
+    if new.restart:
+        return "a changed line takes force only at a start"
+    if seen.marker.get("started") != digest:
+        return "it was not restarted when its lines changed"
+    return "; ".join(seen.broken)
+
+
+def _steps(args: Mapping[str, Any], seen: Seen, asked: Asked, new: lxcconf.Converged, why: str) -> Tuple[str, ...]:
+    start = args["state"] == "started" and bool(why or not seen.running)
+    up = start or seen.running
+    bind = bool(seen.card.driver)
+    limits = seen.running and not why and _limits_off(seen, asked)
+    grow = bool(seen.config) and asked.disk_bytes > seen.disk_bytes
+    chosen = (
+        ("bridge", args["network"] == "bridge" and not seen.bridge.exists),
+        ("ids", asked.guest.ids.add),
+        ("base", bool(asked.guest.ids) and not seen.base and posixpath.basename(asked.guest.base) not in seen.bases),
+        ("create", not seen.exists or not seen.config),
+        ("grow", grow),
+        ("restart", bool(why)),
+        ("limits", limits),
+        ("config", new.changed),
+        ("no-bridge", args["network"] == "none" and _bridge_left(seen)),
+        ("start", start),
+        ("wait", not start and seen.running and args["state"] == "started" and seen.systemd not in ("running", "degraded")),
+        ("driver", bind and up and (start or seen.linker != lxccard.linker_wanted(seen.card))),
+        ("no-driver", not bind and up and ((seen.linker_left and not args["gpu"]) or _had_driver(seen))),
     )
+    return tuple(step for step, wanted in chosen if wanted)
 
 
-def _steps(args: Mapping[str, Any], seen: Seen, asked: Asked, new: lxcconf.Converged, digest: str) -> Tuple[str, ...]:
-    steps = []
-    if args["network"] == "bridge" and not seen.bridge.exists:
-        steps.append("bridge")
-    if not seen.exists or not seen.config:
-        steps.append("create")
-    restart = seen.running and (new.restart or seen.marker.get("started") != digest)
-    if restart:
-        steps.append("restart")
-    elif seen.running and _limits_off(seen, asked):
-        steps.append("limits")
-    if new.changed:
-        steps.append("config")
-    start = args["state"] == "started" and (restart or not seen.running)
-    if start:
-        steps.append("start")
-    elif seen.running and args["state"] == "started" and seen.systemd not in ("running", "degraded"):
-        steps.append("wait")
-    if args["gpu"] and (start or seen.linker != lxccard.linker_wanted(seen.card)):
-        steps.append("driver")
-    if not args["gpu"] and start and _had_driver(seen):
-        steps.append("no-driver")
-    return tuple(steps)
+def _bridge_left(seen: Seen) -> bool:
+    """The guest leaves a bridge of ours that nobody else is on."""
+    return bool(lxcconf.value(seen.config, "lxc.net.0.link")) and seen.bridge.ours and not seen.bridge.users
+
+
+def _notes(args: Mapping[str, Any], seen: Seen, asked: Asked) -> List[str]:
+    """What an operator should know and no limit forbids."""
+    out = []
+    mine = set(asked.cpus) if args["cpus"] else set()
+    kept_out = mine & set(seen.isolated)
+    if kept_out:
+        out.append(f"cpus {cpuset.render(kept_out)} are isolated (isolcpus): taken because they were named")
+    for name, config in seen.neighbours.items():
+        key = lxcconf.CPUSET_KEYS.get(seen.controllers.cpuset, "")
+        shared = mine & set(lxcguest.listed(lxcconf.value(config, key)))
+        if shared:
+            out.append(f"cpus {cpuset.render(shared)} are also container {name}'s")
+    home = {node for node, cpus in seen.nodes.items() if set(asked.cpus) & set(cpus)}
+    if args["mems"] not in ("", "auto") and set(asked.mems) != home:
+        out.append(
+            f"mems {cpuset.render(asked.mems)}: the cpus {cpuset.render(asked.cpus)} are on node {cpuset.render(home)}, so memory may be remote"
+        )
+    return out + list(lxcconf.dead(seen.config, seen.mounts)) + [f"stray: {line}" for line in lxcconf.strays(seen.config, seen.majors)]
 
 
 def _had_driver(seen: Seen) -> bool:
@@ -191,7 +266,10 @@ def _values(args: Mapping[str, Any], seen: Seen, asked: Asked, steps: Tuple[str,
         "network": args["network"],
         "bridge": args["bridge"] if args["network"] == "bridge" else "",
         "bridge_address": asked.bridge_address,
-        "cpus": asked.guest.cpus if moved else seen.effective_cpus or asked.guest.cpus,
+        "cpus": cpuset.render(asked.cpus) if moved else seen.effective_cpus or cpuset.render(asked.cpus),
+        "mems": cpuset.render(asked.mems) if moved else seen.effective_mems or asked.guest.mems,
+        "disk": asked.disk_bytes,
+        "idmap": asked.guest.ids.text,
         "memory": int(seen.effective_memory) if seen.effective_memory.isdigit() and not moved else asked.guest.memory_bytes,
         "cgroups": {"cpuset": seen.controllers.cpuset, "memory": seen.controllers.memory, "devices": seen.controllers.devices},
         "base": asked.guest.base,
@@ -199,23 +277,34 @@ def _values(args: Mapping[str, Any], seen: Seen, asked: Asked, steps: Tuple[str,
         "driver": seen.card.version,
         "systemd": seen.systemd,
         "restarted": "restart" in steps,
+        "notes": _notes(args, seen, asked),
         "strays": list(lxcconf.strays(seen.config, seen.majors)),
     }
 
 
 def _before(step: str, seen: Seen) -> str:
+    if step == "grow":
+        return f"an image of {seen.disk_bytes} bytes\n"
     if step == "limits":
         return f"cpus {seen.effective_cpus or 'unknown'}, memory {seen.effective_memory or 'unknown'}\n"
     return {"restart": "running\n", "start": "stopped\n", "wait": f"systemd {seen.systemd or 'silent'}\n"}.get(step, "")
 
 
-def _after(step: str, args: Mapping[str, Any], asked: Asked) -> str:
+def _after(step: str, args: Mapping[str, Any], todo: Todo) -> str:
+    assert todo.asked is not None
+    asked, guest = todo.asked, todo.asked.guest
+    limits = f"cpus {cpuset.render(asked.cpus)}, memory {guest.memory_bytes}" + (f", mems {cpuset.render(asked.mems)}" if asked.mems else "")
+    disk = f", an image of {asked.disk_bytes} bytes for its own files" if asked.disk_bytes else ""
     return {
         "bridge": f"bridge {args['bridge']} {asked.bridge_address}\n",
-        "create": f"overlay of {asked.guest.base} in {place_of(args).folder}\n",
-        "restart": "restarted: a changed line takes force only at a start\n",
-        "limits": f"cpus {asked.guest.cpus}, memory {asked.guest.memory_bytes}\n",
-        "start": f"running with systemd, cpus {asked.guest.cpus}, memory {asked.guest.memory_bytes}\n",
+        "ids": f"{' and '.join(lxcids.FILES)}: root:{guest.ids.text}\n",
+        "base": f"a copy of the base for the ids {guest.ids.text}: {guest.base}\n",
+        "create": f"overlay of {guest.base} in {place_of(args).folder}{disk}\n",
+        "grow": f"an image of {asked.disk_bytes} bytes\n",
+        "restart": f"restarted: {todo.why}\n",
+        "limits": f"{limits}\n",
+        "no-bridge": "the unused bridge is removed\n",
+        "start": f"running with systemd, {limits}\n",
         "wait": "systemd running\n",
         "driver": "the driver's libraries known to the guest's linker\n",
         "no-driver": "the driver's libraries no longer known to the guest's linker\n",
@@ -226,6 +315,7 @@ def _after(step: str, args: Mapping[str, Any], asked: Asked) -> str:
 
 
 def plan_absent(args: Mapping[str, Any], seen: Seen) -> Decision:
+    """The steps to no guest, its state archived first."""
     steps = []
     if seen.running:
         steps.append("stop")
@@ -242,6 +332,8 @@ def plan_absent(args: Mapping[str, Any], seen: Seen) -> Decision:
         steps.append("destroy")
     if seen.bridge.ours and not seen.bridge.users:
         steps.append("no-bridge")
+    if seen.exists and seen.marker.get("ids") and not any(lxcids.in_config(lxcconf.parse(text)) for text in seen.neighbours.values()):
+        steps.append("no-ids")
     if not steps:
         return Same({"name": args["name"], "archive": None})
     gone = "".join(f"{word}\n" for word in steps)

@@ -6,9 +6,9 @@ from __future__ import annotations
 import json
 import posixpath
 import time
-from typing import Any, Callable, Dict, Mapping
+from typing import Any, Callable, Dict, List, Mapping, Sequence
 
-from flyops.domain import cpuset, lxccard, lxcconf, lxcguest, lxcplace
+from flyops.domain import cpuset, lxccard, lxcconf, lxcdisk, lxcguest, lxcids, lxcplace
 from flyops.domain.lxcplace import Place
 from flyops.domain.lxcplan import Asked, Todo
 from flyops.errors import ModuleError
@@ -37,19 +37,81 @@ def _no_bridge(args: Mapping[str, Any], todo: Todo, place: Place, host: Host) ->
         _must(host, ["ip", "link", "del", name], f"removing bridge {name}")
 
 
+def _ids(args: Mapping[str, Any], todo: Todo, place: Place, host: Host) -> None:
+    assert todo.asked is not None
+    for path in lxcids.FILES:
+        text = host.read_text(path, missing="")
+        host.write_text(path, lxcids.with_root(text, todo.asked.guest.ids), mode=0o644)
+
+
+def _no_ids(args: Mapping[str, Any], todo: Todo, place: Place, host: Host) -> None:
+    for path in lxcids.FILES:
+        host.write_text(path, lxcids.without_root(host.read_text(path, missing=""), todo.seen.ids), mode=0o644)
+
+
+def _base(args: Mapping[str, Any], todo: Todo, place: Place, host: Host) -> None:
+    assert todo.asked is not None
+    guest = todo.asked.guest
+    lxcplace.make_folders(host, place.bases, 0o711)
+    part = f"{guest.base}.part"
+    command = lxcids.shift_command(host.which("python3") or "python3", args["rootfs"].rstrip("/"), part, guest.ids.first)
+    _must(host, command, f"copying the base for the ids {guest.ids.text}")
+    host.rename(part, guest.base)
+
+
 def _create(args: Mapping[str, Any], todo: Todo, place: Place, host: Host) -> None:
+    assert todo.asked is not None
+    guest = todo.asked.guest
     lxcplace.make_folders(host, place.folder, 0o755)
     # The marker before everything else: whatever is cut off later, the folder is known to be ours.
-    _mark(host, place, {})
-    name = args["name"]
-    lxcplace.make_folders(host, place.path("up"), 0o755)
-    lxcplace.make_folders(host, place.path("up/etc"), 0o755)
-    host.write_text(place.path("up/etc/hostname"), f"{name}\n", mode=0o644)
-    host.write_text(place.path("up/etc/hosts"), f"127.0.0.1 localhost {name}\n::1 localhost\n", mode=0o644)
+    _mark(host, place, todo, {})
+    if todo.asked.disk_bytes:
+        _make_disk(todo.asked.disk_bytes, place, host)
+    files = {"etc/hostname": f"{place.name}\n", "etc/hosts": f"127.0.0.1 localhost {place.name}\n::1 localhost\n"}
+    folders = ["", "etc", *(["etc/systemd", "etc/systemd/system"] if guest.ids else [])]
+    for folder in folders:
+        lxcplace.make_folders(host, posixpath.join(guest.upper, folder).rstrip("/"), 0o755)
+    for path, text in files.items():
+        host.write_text(posixpath.join(guest.upper, path), text, mode=0o644)
+    if guest.ids:
+        _give(guest, folders, list(files), host)
 
 
-def _mark(host: Host, place: Place, more: Mapping[str, Any]) -> None:
-    host.write_text(place.path("flyops.json"), json.dumps({"owner": "flyops", "name": place.name, **more}, sort_keys=True) + "\n", mode=0o644)
+def _give(guest: lxcconf.Guest, folders: Sequence[str], files: Sequence[str], host: Host) -> None:
+    """Everything in the guest's own layer belongs to its root; and the overlay's work folder, which its root cannot make itself."""
+    masked = [f"etc/systemd/system/{unit}" for unit in lxcids.MASKED]
+    for path in masked:
+        host.symlink("/dev/null", posixpath.join(guest.upper, path))
+    work = posixpath.join(posixpath.dirname(guest.upper), "work")
+    lxcplace.make_folders(host, work, 0o755)
+    for path in [work, *(posixpath.join(guest.upper, path).rstrip("/") for path in [*folders, *files, *masked])]:
+        host.chown(path, guest.ids.first, guest.ids.first)
+
+
+def _make_disk(size: int, place: Place, host: Host) -> None:
+    image, point = place.path("disk.img"), place.path("disk")
+    if host.stat(image) is None:
+        _must(host, lxcdisk.make_command(image, size), f"making the image for {place.name}'s own files")
+    lxcplace.make_folders(host, point, 0o755)
+    host.write_text(place.path(lxcdisk.HOOK), lxcdisk.hook(image, point), mode=0o755)
+    _mount_disk(place, host)
+
+
+def _mount_disk(place: Place, host: Host) -> None:
+    _must(host, ["sh", "-c", lxcdisk.mount_script(place.path("disk.img"), place.path("disk"))], f"mounting the image of {place.name}")
+
+
+def _grow(args: Mapping[str, Any], todo: Todo, place: Place, host: Host) -> None:
+    assert todo.asked is not None
+    _mount_disk(place, host)
+    _must(host, lxcdisk.grow_command(place.path("disk.img"), todo.asked.disk_bytes), f"growing the image of {place.name}")
+
+
+def _mark(host: Host, place: Place, todo: Todo, more: Mapping[str, Any]) -> None:
+    """Whose the folder is. `ids`: the range was written down for a guest of ours, and goes with the last of them."""
+    ours = todo.asked is not None and bool(todo.asked.guest.ids) and (todo.asked.guest.ids.add or todo.seen.marker.get("ids") or todo.seen.ids_ours)
+    kept = {"ids": True} if ours else {}
+    host.write_text(place.path("flyops.json"), json.dumps({"owner": "flyops", "name": place.name, **kept, **more}, sort_keys=True) + "\n", mode=0o644)
 
 
 def _stop(args: Mapping[str, Any], todo: Todo, place: Place, host: Host) -> None:
@@ -59,17 +121,18 @@ def _stop(args: Mapping[str, Any], todo: Todo, place: Place, host: Host) -> None
 def _limits(args: Mapping[str, Any], todo: Todo, place: Place, host: Host) -> None:
     assert todo.asked is not None
     guest, control = todo.asked.guest, todo.asked.guest.controllers
-    settings = (
-        (lxcconf.CPUSET_KEYS[control.cpuset], guest.cpus),
+    settings = [
+        (lxcconf.CPUSET_KEYS[control.cpuset], cpuset.render(todo.asked.cpus)),
+        *([(lxcconf.MEMS_KEYS[control.cpuset], cpuset.render(todo.asked.mems))] if todo.asked.mems else []),
         (lxcconf.MEMORY_KEYS[control.memory], str(guest.memory_bytes)),
-    )
+    ]
     for key, found in settings:
         name = key.split(".", 2)[2]
         _must(host, place.lxc("lxc-cgroup", name, found), f"setting {name} of {place.name} to {found} (its config is as it was)")
 
 
 def _start(args: Mapping[str, Any], todo: Todo, place: Place, host: Host) -> Dict[str, Any]:
-    _mark(host, place, {"started": todo.digest})
+    _mark(host, place, todo, {"started": todo.digest})
     if host.stat(place.path("log")) is not None:
         host.remove(place.path("log"))
     done = host.run(place.lxc("lxc-start", "-d"))
@@ -115,41 +178,68 @@ def _no_driver(args: Mapping[str, Any], todo: Todo, place: Place, host: Host) ->
     _must(host, place.inside(*lxccard.gpu_files_gone()), f"taking the driver out of {place.name}'s linker")
 
 
-def read_back(asked: Asked, place: Place, host: Host) -> Dict[str, Any]:
+def _check_nodes(card: lxccard.Card, place: Place, host: Host) -> None:
+    broken = lxccard.broken(host, place, card)
+    if broken:
+        raise ModuleError(
+            f"container {place.name!r} does not have its card: {'; '.join(broken)}",
+            fix="look at the nodes on this host (fly host), and run again: the guest is restarted when they are right",
+        )
+
+
+def read_back(asked: Asked, card: lxccard.Card, place: Place, host: Host) -> Dict[str, Any]:
     """What the kernel enforces; an error when it is not what was asked (cgroup v2 widens an impossible set without a word)."""
     cpus, memory = lxcguest.effective(host, place, asked.guest.controllers)
     wrong = [cpuset.mismatch(asked.cpus, lxcguest.listed(cpus))]
     if not lxcconf.same_memory(asked.guest.memory_bytes, memory):
         wrong.append(f"expected memory limit {asked.guest.memory_bytes}, found {memory or 'none'}")
+    mems = lxcguest.effective_mems(host, place, asked.guest.controllers) if asked.mems else ""
+    if asked.mems and set(asked.mems) != set(lxcguest.listed(mems)):
+        wrong.append(f"expected mems {cpuset.render(asked.mems)}, found {mems or 'none'}")
     if any(wrong):
         raise ModuleError(
             f"container {place.name!r} runs with other limits than asked: {'; '.join(w for w in wrong if w)}",
             fix="see which cgroup above the guest's is narrower (cpuset.cpus.effective, memory.max)",
         )
+    if asked.guest.gpu:
+        _check_nodes(card, place, host)
     done = host.run(place.lxc("lxc-info", "-p", "-H"), query=True)
     pid = lxcplace.text(done)
     return {"cpus": cpus, "memory": int(memory), "pid": int(pid) if pid.isdigit() else 0}
 
 
 def _archive(args: Mapping[str, Any], todo: Todo, place: Place, host: Host) -> Dict[str, Any]:
-    target, upper = args["archive_to"], place.path("up")
+    target, upper = args["archive_to"], place.upper(todo.seen.disk_bytes > 0)
+    if todo.seen.disk_bytes:
+        _mount_disk(place, host)
     lxcplace.make_folders(host, posixpath.dirname(target), 0o700)
     part = target + ".part"
+    folders = [folder.strip("/") for folder in todo.seen.state_folders if host.stat(upper + folder) is not None]
+    if not folders:
+        return {"archive": None}
     host.write_bytes(part, b"", mode=0o600)
-    folders = [folder.strip("/") for folder in todo.seen.state_folders]
-    _must(
-        host,
-        ["tar", "--force-local", "--numeric-owner", "-C", upper, "-czf", part, "--", *folders],
-        f"archiving {', '.join(folders)} of {place.name}",
-    )
+    _must(host, _tar("c", upper, part, todo, folders), f"archiving {', '.join(folders)} of {place.name}")
     # Reads every byte of the archive back and compares it with the files, before anything is removed.
-    _must(host, ["tar", "--force-local", "--numeric-owner", "-C", upper, "-dzf", part], f"the archive {part} differs from the files of {place.name}")
+    _must(host, _tar("d", upper, part, todo, []), f"the archive {part} differs from the files of {place.name}")
     host.rename(part, target)
     stat = host.stat(target)
     return {"archive": {"path": target, "sha256": host.sha256(target), "size": stat.size if stat else 0, "folders": list(todo.seen.state_folders)}}
 
 
+def _tar(verb: str, upper: str, part: str, todo: Todo, folders: Sequence[str]) -> List[str]:
+    """tar over the guest's own layer. That of an unprivileged guest is read with its own ids, so that the archive has them, too."""
+    words = ["tar", "--force-local", "--numeric-owner", "-C", upper, f"-{verb}zf"]
+    if not todo.seen.ids:
+        return [*words, part, *(["--", *folders] if folders else [])]
+    ids = todo.seen.ids
+    mapped = ["lxc-usernsexec", "-m", f"b:0:{ids.first}:{ids.count}", "--", *words, "-", *(["--", *folders] if folders else [])]
+    way = ">" if verb == "c" else "<"
+    return ["sh", "-c", f'part=$1; shift; exec "$@" {way} "$part"', "sh", part, *mapped]
+
+
 def _destroy(args: Mapping[str, Any], todo: Todo, place: Place, host: Host) -> None:
+    if todo.seen.disk_bytes and place.path("disk") in lxcplace.mounted_below(host, place.folder):
+        _must(host, ["umount", place.path("disk")], f"unmounting the image of {place.name}")
     held = lxcplace.mounted_below(host, place.folder)
     if held:
         raise ModuleError(
@@ -159,6 +249,11 @@ def _destroy(args: Mapping[str, Any], todo: Todo, place: Place, host: Host) -> N
     for name in sorted(host.listdir(place.folder), key=lambda child: child == "flyops.json"):
         host.remove(place.path(name))
     host.remove(place.folder)
+    used = any(f":{todo.seen.base}:" in text for text in todo.seen.neighbours.values())
+    if posixpath.dirname(todo.seen.base) == place.bases and not used:
+        host.remove(todo.seen.base)
+        if not host.listdir(place.bases):
+            host.remove(place.bases)
 
 
 def _config(args: Mapping[str, Any], todo: Todo, place: Place, host: Host) -> None:
@@ -167,6 +262,10 @@ def _config(args: Mapping[str, Any], todo: Todo, place: Place, host: Host) -> No
 
 STEPS: Mapping[str, Callable[[Mapping[str, Any], Todo, Place, Host], Dict[str, Any] | None]] = {
     "bridge": _bridge,
+    "ids": _ids,
+    "no-ids": _no_ids,
+    "base": _base,
+    "grow": _grow,
     "no-bridge": _no_bridge,
     "create": _create,
     "restart": _stop,

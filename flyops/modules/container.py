@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Dict
 
-from flyops.domain import lxcconf, lxcguest, lxcplan, lxcsteps
+from flyops.domain import gpuask, lxcconf, lxcguest, lxcplan, lxcsteps
 from flyops.domain.lxcguest import Seen
 from flyops.domain.lxcplan import Todo
 from flyops.errors import ModuleError, Refused
@@ -26,9 +26,16 @@ SPEC = Spec(
         "bridge": Arg(default="flybr0", help="bridge of the guest; made when missing, removed with the last guest when we made it"),
         "bridge_address": Arg(default="10.117.0.1/24", help="address of the bridge when it has to be made"),
         "address": Arg(default="", help="the guest's address with its prefix length; empty: what it has, else the first free one"),
+        "taken": Arg("dict", help="addresses that others have, and whose they are (`10.117.0.7: web1`)"),
         "cpus": Arg(default="", help="cpus of the guest (0-3,8); empty: all that this host has"),
+        "mems": Arg(default="", help="memory nodes of the guest (0,1); auto: those of its cpus; empty: no limit"),
         "memory": Arg(default="4G", help="memory limit (4G, 512M)"),
-        "gpu": Arg("bool", default=False, help="give the guest every NVIDIA device of this host and the driver's user part"),
+        "disk": Arg(default="", help="limit of the guest's own files (8G), kept by an image of that size; empty: what it has, at first none"),
+        "idmap": Arg(default="", help="unprivileged: auto or FIRST:COUNT (100000:65536); none: privileged; empty: what it has, at first none"),
+        "gpu": Arg("raw", default=False, help="true: every card; a list of UUIDs, bus ids or nvidia-smi's indexes; {mig: CARD/GI/CI}; false: none"),
+        "driver": Arg(
+            default="bind", choices=("bind", "none"), help="bind: the host's user part of the driver, read-only; none: someone else brings it"
+        ),
         "autostart": Arg("bool", default=False, help="start with the host"),
         "archive_state": Arg("list", default=(), elements="path", help="absent: folders of the guest to archive first"),
         "archive_to": Arg("path", help="absent: the .tar.gz to write"),
@@ -55,6 +62,10 @@ SPEC = Spec(
         "address": "the guest's address, empty without a network",
         "cpus": "cpus that the kernel gives the guest",
         "memory": "memory limit in force, bytes",
+        "mems": "memory nodes that the kernel gives the guest; empty without a limit",
+        "disk": "size of the image of the guest's own files, bytes; 0 without a limit",
+        "idmap": "FIRST:COUNT of an unprivileged guest",
+        "notes": "what an operator should know: shared or isolated cpus, remote memory, dead keys, strays",
         "systemd": "running or degraded",
         "restarted": "whether a running guest was restarted",
         "archive": "path, sha256 and size of the archived state",
@@ -64,6 +75,10 @@ SPEC = Spec(
 
 def read(args: Dict[str, Any], host: Host) -> Seen:
     """Look at the guest, its neighbours, the bridge and, when asked, the card."""
+    try:
+        gpuask.ask(args["gpu"])
+    except gpuask.GpuError as error:
+        raise ModuleError(str(error)) from None
     wrong = lxcconf.check_name(args["name"]) or lxcconf.check_words(args["bridge"], args["archive_state"] or ())
     if wrong:
         raise ModuleError(wrong)
@@ -91,5 +106,5 @@ def apply(args: Dict[str, Any], change: Change, host: Host) -> Dict[str, Any] | 
         host.note(f"{args['name']}: {step}")
         out.update(lxcsteps.STEPS[step](args, todo, place, host) or {})
     if todo.asked and args["state"] == "started":
-        out.update(lxcsteps.read_back(todo.asked, place, host))
+        out.update(lxcsteps.read_back(todo.asked, todo.seen.card, place, host))
     return out

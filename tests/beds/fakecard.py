@@ -14,9 +14,12 @@ from pathlib import Path
 
 VERSION = "570.148.08"
 MAJOR, MINOR = 10, 237
-NODES = ("nvidia0", "nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-caps/nvidia-cap1")
+NODES = ("nvidia0", "nvidia1", "nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-caps/nvidia-cap1")
 SOURCE = "int cuInit(unsigned flags) { return (int)flags + 42; }\n"
 BANNER = f"NVRM version: NVIDIA UNIX x86_64 Kernel Module  {VERSION}  Thu Jan  1 00:00:00 UTC 2026\nGCC version:\n"
+# Two cards, crossed: nvidia-smi's index 0 (the lower bus id) is /dev/nvidia1.
+CARDS = {"0000:01:00.0": (1, "GPU-aaaa0000-1111-2222-3333-444444444444"), "0000:81:00.0": (0, "GPU-bbbb0000-1111-2222-3333-444444444444")}
+INFORMATION = "Model: \t\t Made Up 9000\nGPU UUID: \t {uuid}\nBus Location: \t {bus}\nDevice Minor: \t {minor}\n"
 PLACES = {"folder": ("/usr/local/nvidia/lib64", "/usr/local/nvidia/bin"), "files": ("/usr/local/lib", "/usr/local/bin")}
 
 
@@ -66,6 +69,9 @@ def furnish(style: str) -> None:
     subprocess.run(["mount", "-t", "tmpfs", "tmpfs", "/proc/driver"], check=True)
     Path("/proc/driver/nvidia").mkdir()
     Path("/proc/driver/nvidia/version").write_text(BANNER)
+    for bus, (minor, uuid) in CARDS.items():
+        Path("/proc/driver/nvidia/gpus", bus).mkdir(parents=True)
+        Path("/proc/driver/nvidia/gpus", bus, "information").write_text(INFORMATION.format(uuid=uuid, bus=bus, minor=minor))
     # The driver's own number: the kernel lists 10 as `misc`, and a rule for someone else's number would not be ours to take away.
     devices = Path("/proc/devices").read_text().replace(f" {MAJOR} misc", f" {MAJOR} nvidia-uvm")
     (scratch / "devices").write_text(devices)
