@@ -25,6 +25,7 @@ NO_FACT_PREFIXES = (
     "ansible_ssh_",
     "ansible_private_key",
     "ansible_lxc_",
+    "ansible_pct_",
     "ansible_loop",
     "ansible_index_var",
     "ansible_failed_",

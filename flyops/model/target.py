@@ -7,7 +7,12 @@ from dataclasses import dataclass
 from typing import Mapping, Optional
 
 # connection -> the variable that holds the guest's name there; the inventory's name when it is not set
-GUESTS: Mapping[str, str] = {"lxc": "ansible_lxc_name", "incus": "ansible_incus_name", "podman": "ansible_podman_name"}
+GUESTS: Mapping[str, str] = {
+    "lxc": "ansible_lxc_name",
+    "pct": "ansible_pct_id",
+    "incus": "ansible_incus_name",
+    "podman": "ansible_podman_name",
+}
 
 
 @dataclass(frozen=True)

@@ -332,6 +332,8 @@ def connection_target(scope: Scope, become: bool, become_user: str, defaults: Ma
     ignored = [key for key in NOT_YET_VARIABLES if scope.get(key) not in (None, "", False)]
     if ignored:
         raise PlanError(f"host {name}: {', '.join(ignored)} not supported yet", fix="use keys, ~/.ssh/config and sudo without a password")
+    if connection == "pct" and not str(var("pct_id", name)).isdigit():
+        raise PlanError(f"host {name}: a Proxmox guest is reached by its number, found {var('pct_id', name)!r}", fix="set ansible_pct_id")
     via = None
     if connection in GUESTS and var("via"):
         via = _via(scope, str(var("via")), depth)

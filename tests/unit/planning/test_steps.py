@@ -128,6 +128,7 @@ def test_omit_and_secrets(tmp_path: Path) -> None:
         ({"ansible_connection": "ssh"}, {"connection": "ssh", "address": "h", "port": 0}),
         ({"ansible_connection": "ssh", "ansible_host": "a", "ansible_port": "22", "ansible_user": "u"}, {"address": "a", "port": 22, "user": "u"}),
         ({"ansible_connection": "community.general.lxc"}, {"connection": "lxc", "guest": "h"}),
+        ({"ansible_connection": "pct", "ansible_pct_id": 101}, {"connection": "pct", "guest": "101"}),
         ({"ansible_connection": "incus", "ansible_incus_name": "g", "ansible_incus_binary": "lxc"}, {"guest": "g", "incus_binary": "lxc"}),
         ({"ansible_connection": "community.general.incus"}, {"connection": "incus", "guest": "h", "incus_binary": "incus"}),
         ({"ansible_connection": "containers.podman.podman", "ansible_lxc_name": "other"}, {"connection": "podman", "guest": "h"}),
@@ -152,3 +153,9 @@ def test_targets(tmp_path: Path, variables: dict[str, Any], wanted: dict[str, An
 def test_what_is_not_supported_yet(tmp_path: Path, text: str, variables: dict[str, Any]) -> None:
     with pytest.raises(PlanError, match="not supported yet"):
         target_of(task(tmp_path, text), scope(**variables))
+
+
+def test_a_proxmox_guest_without_its_number(tmp_path: Path) -> None:
+    with pytest.raises(PlanError, match="reached by its number, found 'h'") as caught:
+        target_of(task(tmp_path, "command: x"), scope(ansible_connection="pct"))
+    assert "ansible_pct_id" in caught.value.fix

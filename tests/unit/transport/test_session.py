@@ -245,6 +245,9 @@ def test_prefixes_of_the_other_managers() -> None:
     assert words[:4] == ["lxc", "exec", "dev1", "-T"]
     assert words[-1] == "--"
     assert prefix(Target("g", "incus", guest="dev1"))[0] == "incus"
+    words = prefix(Target("g", "pct", guest="101", become=True, become_user="fly"))
+    assert words[:6] == ["pct", "exec", "101", "--", "env", "-i"]
+    assert words[-5:] == ["LANG=C.UTF-8", "runuser", "-u", "fly", "--"]
     words = prefix(Target("g", "podman", guest="box", become=True, become_user="fly"))
     assert words[:5] == ["podman", "exec", "-i", "--user", "0"]
     assert words[-5:] == ["box", "runuser", "-u", "fly", "--"]
@@ -254,6 +257,8 @@ def test_prefixes_of_the_other_managers() -> None:
     ("said", "fix"),
     [
         ("Error: Instance not found", "ansible_incus_name"),
+        ("Configuration file 'nodes/n1/lxc/102.conf' does not exist", "ansible_pct_id"),
+        ("container '101' not running!", "pct start ID"),
         ("Error: Instance is not running", "lxc start"),
         ("Get http://unix.socket/1.0: dial unix /var/lib/lxd/unix.socket: connect: no such file or directory", "daemon"),
         ('Error: no container with name or ID "x" found: no such container', "podman ps -a"),
