@@ -2,7 +2,7 @@
 """The agent: answers request frames until its stdin ends, then ends its children and itself. Also a one-shot program.
 
 One-shot, with no controller: `python3 BUNDLE --module NAME --args FILE.json [--check] [--diff]` prints the result as JSON;
-exit 0 (fine), 1 (failed), 3 (refused), 2 (usage).
+`--steps FILE.json` runs several. Exit 0 (fine), 1 (failed), 3 (refused), 2 (usage).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import sys
 import tempfile
 import threading
 import time
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional, Tuple
 
 from flyops.agent import registry
 from flyops.agent.command import end_children
@@ -183,25 +183,51 @@ def serve(early: List[Frame]) -> None:
 
 def main(argv: Optional[List[str]] = None) -> int:
     """The one-shot program."""
-    parser = argparse.ArgumentParser(prog="flyops-agent", description="Run one flyops module on this machine and print its result as JSON.")
-    parser.add_argument("--module", required=True)
-    parser.add_argument("--args", required=True, help="a JSON file with the module's arguments, or - for stdin")
+    parser = argparse.ArgumentParser(prog="flyops-agent", description="Run flyops modules on this machine and print their results as JSON.")
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--module", help="one module, with --args")
+    what.add_argument("--steps", help="a JSON file with a list of {module, args}: all are run, whatever one of them says")
+    parser.add_argument("--args", help="a JSON file with the module's arguments, or - for stdin")
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--diff", action="store_true")
     options = parser.parse_args(argv)
-    module = registry.find(options.module)
-    if module is None:
-        print(f"flyops-agent: no module {options.module!r}; there are: {', '.join(registry.names())}", file=sys.stderr)
-        return EXIT_USAGE
+    if options.module and options.args is None:
+        parser.error("the following arguments are required: --args")
     try:
-        text = sys.stdin.read() if options.args == "-" else RealHost().read_text(options.args)
-        args = json.loads(text)
+        steps = _steps(options)
     except (OSError, ValueError) as err:
-        print(f"flyops-agent: --args {options.args}: {err}", file=sys.stderr)
+        print(f"flyops-agent: {err}", file=sys.stderr)
         return EXIT_USAGE
     real = RealHost()
-    result = run_module(module, args, OverlayHost(real) if options.check else real, options.diff)
-    print(json.dumps(result if options.check else real.write_log.into(result), sort_keys=True))
+    host = OverlayHost(real) if options.check else real
+    return max((_one_shot(module, args, host, options) for module, args in steps), key=(EXIT_OK, EXIT_REFUSED, EXIT_FAILED).index, default=EXIT_OK)
+
+
+def _steps(options: argparse.Namespace) -> List[Tuple[str, Any]]:
+    """Modules and their arguments as they were asked for; one that is not here is a ValueError before anything is run."""
+    path = options.steps or options.args
+    try:
+        found = json.loads(sys.stdin.read() if path == "-" else RealHost().read_text(path))
+    except (OSError, ValueError) as err:
+        raise ValueError(f"--{'steps' if options.steps else 'args'} {path}: {err}") from err
+    try:
+        steps = [(step["module"], step["args"]) for step in found] if options.steps else [(options.module, found)]
+    except (TypeError, KeyError) as err:
+        raise ValueError(f"--steps {path}: expected a list of {{module, args}}, found {json.dumps(found)[:120]}") from err
+    unknown = [module for module, _ in steps if registry.find(module) is None]
+    if unknown:
+        raise ValueError(f"no module {', '.join(map(repr, unknown))}; there are: {', '.join(registry.names())}")
+    return steps
+
+
+def _one_shot(module: str, args: Any, host: Any, options: argparse.Namespace) -> int:
+    """One line of JSON, and for a journal's reader the failure in words (`<3>` is systemd's mark of an error)."""
+    host.write_log.begin(None)
+    result = run_module(registry.find(module), args, host, options.diff)
+    result = result if options.check else host.write_log.into(result)
+    print(json.dumps({"module": module, **result} if options.steps else result, sort_keys=True), flush=True)
+    if options.steps and result.get("failed"):
+        print(f"<3>{module}: {result['msg']}", file=sys.stderr, flush=True)
     if result.get("refused"):
         return EXIT_REFUSED
     return EXIT_FAILED if result.get("failed") else EXIT_OK

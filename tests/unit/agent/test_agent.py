@@ -146,6 +146,43 @@ def test_one_shot(program: Path, tmp_path: Path, python: str) -> None:
     assert (code, result["failed"]) == (1, True)
 
 
+@pytest.mark.parametrize("python", [sys.executable, str(OLD)])
+def test_one_shot_steps(program: Path, tmp_path: Path, python: str) -> None:
+    """All are run, the worst counts, and a failure is also said in words; a step that cannot be run stops before the first."""
+    if not Path(python).exists():
+        pytest.skip("no Python 3.8 here")
+    file, made = tmp_path / "steps.json", tmp_path / "made"
+
+    def run(steps: Any, *more: str) -> subprocess.CompletedProcess[str]:
+        file.write_text(json.dumps(steps))
+        return subprocess.run(
+            [python, "-I", "-S", "-W", "error", str(program), "--steps", str(file), *more], capture_output=True, text=True, check=False
+        )
+
+    bad = {"module": "file", "args": {"path": str(tmp_path / "no" / "x"), "state": "file"}}
+    good = {"module": "file", "args": {"path": str(made), "state": "directory"}}
+    gate = {"module": "nvidia_preflight", "args": {"proc_modules": str(tmp_path / "modules")}}
+    (tmp_path / "modules").write_text("nouveau 1 0 - Live 0x0\n")
+
+    assert run([bad, good], "--check").returncode == 1
+    assert not made.exists()
+    done = run([bad, gate, good])
+    results = [json.loads(line) for line in done.stdout.splitlines()]
+    assert done.returncode == 1
+    assert [result["module"] for result in results] == ["file", "nvidia_preflight", "file"]
+    assert (results[2]["changed"], made.is_dir()) == (True, True)
+    assert ["mkdir", str(made)] in results[2]["writes"]
+    assert done.stderr.splitlines()[0].startswith("<3>file: ")
+    assert "<3>nvidia_preflight: module nouveau is loaded" in done.stderr
+    assert run([gate, good]).returncode == 3
+    assert run([good]).returncode == run([]).returncode == 0
+    for wrong in ({"module": "stat"}, [{"module": "nope", "args": {}}], ["stat"], [good, {"module": "stat"}]):
+        made.rmdir() if made.exists() else None
+        refused = run(wrong)
+        assert (refused.returncode, made.exists()) == (2, False)
+        assert refused.stderr.startswith("flyops-agent: ")
+
+
 def test_one_shot_usage(program: Path, tmp_path: Path) -> None:
     for words in (["--module", "nope", "--args", "x"], ["--module", "stat", "--args", str(tmp_path / "absent")]):
         done = subprocess.run([sys.executable, "-I", "-S", str(program), *words], capture_output=True, text=True, check=False)
