@@ -13,7 +13,13 @@ HOOK = "mount-disk"  # a file in the guest's folder, run by LXC before each star
 SMALLEST = 128 << 20
 UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 SIZE = re.compile(r"(\d+)\s*([KMGT]?)(?:i?B)?", re.IGNORECASE)
-TOOLS: Mapping[str, str] = {"mkfs.ext4": "e2fsprogs", "resize2fs": "e2fsprogs", "losetup": "util-linux", "mountpoint": "util-linux"}
+TOOLS: Mapping[str, str] = {
+    "mkfs.ext4": "e2fsprogs",
+    "resize2fs": "e2fsprogs",
+    "dumpe2fs": "e2fsprogs",
+    "losetup": "util-linux",
+    "mountpoint": "util-linux",
+}
 
 
 class DiskError(ValueError):
@@ -61,7 +67,29 @@ def make_command(image: str, bytes_: int) -> List[str]:
     return ["sh", "-c", script, "sh", image, str(bytes_)]
 
 
-def grow_command(image: str, bytes_: int) -> List[str]:
-    """A larger image; the file system follows while it is mounted."""
-    script = 'truncate -s "$2" "$1" && loop=$(losetup -n -O NAME -j "$1" | head -n 1) && losetup -c "$loop" && resize2fs "$loop"'
-    return ["sh", "-c", script, "sh", image, str(bytes_)]
+def grow_live(image: str, mountpoint: str, bytes_: int, before: int) -> List[str]:
+    """A larger image while the guest runs; a kernel or a machine that forbids it leaves the image as it was."""
+    script = """loop=$(losetup -n -O NAME -j "$1" | head -n 1)
+truncate -s "$3" "$1" && losetup -c "$loop" && resize2fs "$loop" && sync -f "$2" && exit 0
+truncate -s "$4" "$1"; losetup -c "$loop"; exit 1"""
+    return ["sh", "-c", script, "sh", image, mountpoint, str(bytes_), str(before)]
+
+
+def grow_still(image: str, mountpoint: str, bytes_: int) -> List[str]:
+    """A larger image of a stopped guest: made beside it, so that it appears whole or not at all."""
+    script = """set -e
+if mountpoint -q "$2"; then umount "$2"; fi
+cp --sparse=always "$1" "$1.part"
+truncate -s "$3" "$1.part"
+e2fsck -fp "$1.part" >/dev/null || [ $? = 1 ]
+resize2fs "$1.part"
+mv -T "$1.part" "$1"
+"""
+    return ["sh", "-c", script, "sh", image, mountpoint, str(bytes_)]
+
+
+def read_size(dumpe2fs: str) -> int:
+    """Bytes of the file system, from `dumpe2fs -h`: what a guest has, whatever the length of the file."""
+    found = dict(line.partition(":")[::2] for line in dumpe2fs.splitlines() if ":" in line)
+    count, block = (found.get(key, "").strip() for key in ("Block count", "Block size"))
+    return int(count) * int(block) if count.isdigit() and block.isdigit() else 0

@@ -159,10 +159,11 @@ def _nodes(host: Host) -> Dict[int, Tuple[int, ...]]:
 
 
 def _disk(host: Host, place: Place, mounts: str, args: Mapping[str, Any]) -> Dict[str, Any]:
-    image = host.stat(place.path("disk.img"))
+    image = place.path("disk.img")
+    told = host.run(["dumpe2fs", "-h", image], query=True) if host.stat(image) is not None else None
     points = {line.split()[1] for line in mounts.splitlines() if line.count(" ") > 1}
     return {
-        "disk_bytes": image.size if image else 0,
+        "disk_bytes": lxcdisk.read_size(text(told)) if told else 0,
         "disk_mounted": place.path("disk") in points,
         "lacking": tuple(tool for tool in lxcdisk.TOOLS if args["disk"] and host.which(tool) is None),
     }

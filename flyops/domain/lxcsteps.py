@@ -103,8 +103,12 @@ def _mount_disk(place: Place, host: Host) -> None:
 
 def _grow(args: Mapping[str, Any], todo: Todo, place: Place, host: Host) -> None:
     assert todo.asked is not None
-    _mount_disk(place, host)
-    _must(host, lxcdisk.grow_command(place.path("disk.img"), todo.asked.disk_bytes), f"growing the image of {place.name}")
+    image, point, wanted = place.path("disk.img"), place.path("disk"), todo.asked.disk_bytes
+    if todo.seen.running and "restart" not in todo.steps:
+        command = lxcdisk.grow_live(image, point, wanted, todo.seen.disk_bytes)
+        _must(host, command, f"growing the image of {place.name} while it runs", fix="stop the guest (state: stopped) and run again")
+    else:
+        _must(host, lxcdisk.grow_still(image, point, wanted), f"growing the image of {place.name}")
 
 
 def _mark(host: Host, place: Place, todo: Todo, more: Mapping[str, Any]) -> None:
