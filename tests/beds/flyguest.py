@@ -8,12 +8,14 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
 from tests.beds.fly import Fly
-from tests.beds.lxc import Guest
+
+if TYPE_CHECKING:  # benches use this file where there is no pytest
+    from tests.beds.lxc import Guest
 
 STATE = "/var/lib/fly"
 ASK = "import sys, urllib.request; sys.stdout.write(urllib.request.urlopen('http://127.0.0.1:8700/status', timeout=5).read().decode())"
