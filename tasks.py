@@ -198,15 +198,29 @@ def play(
     cli.operation("play", "PlayOptions", locals())
 
 
-@operation(cli.PROVISION_HELP)
-def provision(
-    c: Context, name: str, gpu: bool = False, cpus: str = "", memory: str = "", rootfs: str = "", network: str = "bridge",
-    plan: bool = False, json: bool = False, verbose: bool = False,
+@operation(cli.HOST_HELP)
+def host(
+    c: Context, inventory: list[str], extra: list[str], limit: str = "", check: bool = False, diff: bool = False, json: bool = False,
+    verbose: bool = False, forks: str = "20", hold_driver: bool = False, remove: bool = False,
 ) -> None:  # fmt: skip
     """
-    A new dev container on this machine (root), added to the inventory.
+    A container host kept right: the driver's nodes, its guests' device rules, a boot unit, a drift timer.
 
-    Example: ./fly provision dev1 --cpus 0-3 --memory 4G
+    Example: ./fly host --check --diff -e '{"managed_guests": [101]}'
+    """
+    cli.operation("host", "HostOptions", locals())
+
+
+@operation(cli.PROVISION_HELP)
+def provision(
+    c: Context, name: str, gpu: bool = False, gpu_ids: str = "", mig: str = "", no_gpu: bool = False, cpus: str = "", mems: str = "",
+    memory: str = "", disk: str = "", unprivileged: bool = False, rootfs: str = "", network: str = "", address: str = "",
+    plan: bool = False, deploy: bool = False, release: str = "", json: bool = False, verbose: bool = False,
+) -> None:  # fmt: skip
+    """
+    A new dev container on this machine (root), added to the inventory; again with other words: it is changed.
+
+    Example: ./fly provision dev1 --cpus 0-3 --memory 4G --deploy
     """
     cli.operation("provision", "ProvisionOptions", locals())
 

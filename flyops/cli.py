@@ -62,13 +62,26 @@ PLAY_HELP = {
     "step": "ask before each task",
     "stats": "also round trips, bytes and time",
 }
+HOST_HELP = {
+    "hold-driver": "keep the driver's packages from unattended upgrades (-e host_hold_driver=false undoes it)",
+    "remove": "take away what `host` brought: units, timer, its packages' hold, the card of guests that had it from us",
+}
 PROVISION_HELP = {
     "name": "the container's name",
-    "gpu": "with this machine's card inside",
-    "cpus": "its CPUs, as 0-3,6",
+    "gpu": "with every card of this machine inside",
+    "gpu-ids": "with these cards: UUIDs, bus ids or nvidia-smi's indexes",
+    "mig": "with this MIG instance: CARD/GI/CI",
+    "no-gpu": "take the card away",
+    "cpus": "its CPUs, as 0-3,6; all: no limit",
+    "mems": "its memory nodes, as 0; auto: those of its CPUs; none: no limit",
     "memory": "its memory limit, as 4G",
+    "disk": "a limit of its own files, as 8G (an image)",
+    "unprivileged": "its root is not this machine's root",
     "rootfs": "a root file system (tar) in place of the cached one",
     "network": "bridge, or none: its own loopback only",
+    "address": "its address on the bridge, as 10.117.0.7/24",
+    "deploy": "then deploy flysim into it and verify",
+    "release": "for --deploy: a prebuilt release (tar)",
     "plan": "only show what would be done",
     "json": "events as JSON lines",
     "verbose": "also what did not change",

@@ -45,6 +45,7 @@ SPEC = Spec(
         "notes": "what else a reader should know",
         "majors": "live majors by name",
         "given": "guests that have the card from us",
+        "configs": "paths of the configs that are ours to change",
     },
 )
 POLL_S = 0.5
@@ -62,7 +63,8 @@ def read(args: Dict[str, Any], host: Host) -> Dict[str, Any]:
     if args["made"] and args["state"] != "absent":
         known = {conf.path for conf in confs}
         confs += [conf for conf in _made(args, host) if conf.path not in known]
-    return {"confs": confs, "given": given, **_machine(args, confs, host)}
+    paths = [conf.path for conf in confs] + [_path(name, pve, args) for name in given]
+    return {"confs": confs, "given": given, "configs": list(dict.fromkeys(paths)), **_machine(args, confs, host)}
 
 
 def _given(args: Mapping[str, Any], host: Host) -> List[str]:
@@ -76,10 +78,13 @@ def _given(args: Mapping[str, Any], host: Host) -> List[str]:
     return [str(name) for name in found]
 
 
+def _path(name: str, pve: bool, args: Mapping[str, Any]) -> str:
+    return f"{args['pve_dir']}/{name}.conf" if pve and name.isdigit() else f"{args['lxc_path']}/{name}/config"
+
+
 def _conf(name: str, pve: bool, args: Mapping[str, Any], host: Host) -> majors.Conf:
-    of_pve = pve and name.isdigit()
-    path = f"{args['pve_dir']}/{name}.conf" if of_pve else f"{args['lxc_path']}/{name}/config"
-    return majors.Conf(name, path, host.read_text(path) if host.stat(path, follow=True) else None, of_pve)
+    path = _path(name, pve, args)
+    return majors.Conf(name, path, host.read_text(path) if host.stat(path, follow=True) else None, pve and name.isdigit())
 
 
 def _made(args: Mapping[str, Any], host: Host) -> List[majors.Conf]:
@@ -171,6 +176,7 @@ def _values(planned: List[majors.Planned], state: Mapping[str, Any]) -> Dict[str
         "notes": notes,
         "majors": dict(machine.live),
         "given": state["given"],
+        "configs": state["configs"],
     }
 
 

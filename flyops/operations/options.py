@@ -107,11 +107,20 @@ class ProvisionOptions:
 
     name: str
     gpu: bool = False
-    cpus: str = ""  # a list as 0-3,6; empty: all of the machine
-    memory: str = ""  # as 2G; empty: no limit
+    gpu_ids: str = ""  # UUIDs, bus ids or nvidia-smi's indexes
+    mig: str = ""  # CARD/GI/CI
+    no_gpu: bool = False
+    cpus: str = ""  # a list as 0-3,6; all: no limit. Here and below, empty is what the inventory says of the guest
+    mems: str = ""  # memory nodes, auto, or none: no limit
+    memory: str = ""  # as 2G
+    disk: str = ""  # as 8G
+    unprivileged: bool = False  # ids of its own
     rootfs: str = ""  # a prebuilt root file system (tar); empty: the cached one is made
-    network: str = "bridge"  # bridge | none
+    network: str = ""  # bridge | none
+    address: str = ""  # with its prefix length
     plan: bool = False  # only show what would be done
+    deploy: bool = False  # then deploy and verify
+    release: str = ""  # for deploy: a prebuilt release
     json: bool = False
     verbose: bool = False
 
@@ -124,6 +133,15 @@ class RetireOptions:
     plan: bool = False
     json: bool = False
     verbose: bool = False
+
+
+@dataclass(frozen=True)
+class HostOptions:
+    """`invoke host`."""
+
+    target: Target = Target()
+    hold_driver: bool = False  # keep the driver's packages from unattended upgrades
+    remove: bool = False  # take away all that `host` brought
 
 
 @dataclass(frozen=True)
