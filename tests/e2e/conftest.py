@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fixtures that all end-to-end tests may ask for: real LXC guests."""
+"""Fixtures that all end-to-end tests may ask for: real LXC guests, a real podman."""
 
 from tests.beds.lxc import lxc_base, lxc_guest, lxc_make
+from tests.beds.podman import podman
 
-__all__ = ["lxc_base", "lxc_guest", "lxc_make"]
+__all__ = ["lxc_base", "lxc_guest", "lxc_make", "podman"]
