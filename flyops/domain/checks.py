@@ -186,15 +186,18 @@ def judge_feature(
 # 2 card
 
 
-def judge_card(nodes: Sequence[nvidia.Verdict], module_version: str, library_names: Sequence[str], context: Mapping[str, Any]) -> Judged:
-    """Nodes, versions and an opened context, in that order: the first cause is named first, all of them are told."""
+def judge_card(nodes: Sequence[nvidia.Verdict], library: driver.Survey, context: Mapping[str, Any]) -> Judged:
+    """Nodes, libraries and an opened context, in that order: the first cause is named first, all of them are told."""
     problems = [v.text for v in nodes if not v.right and v.state != "mode"]
     # Another mode than the usual one is no fault by itself: the context below shows whether this user may use it.
     if not any(re.search(r"/nvidia\d+$", v.node.path) and v.state in ("right", "mode") for v in nodes):
         problems.append("no usable card node (/dev/nvidiaN)")
-    same, text = driver.judge_versions(module_version, library_names)
-    if not same:
-        problems.append(text)
+    # A program that opened a context found its libraries without the linker's cache.
+    known = library.problems if not context.get("opened") else [text for text in library.problems if text not in library.unlinked]
+    problems += [f"{library.verdict}: {'; '.join(known)}"] if known else []
+    taken = driver.file_version(str(context.get("library") or ""))
+    if taken and library.wanted and taken != library.wanted:
+        problems.append(f"the linker gave a program {context['library']}, the loaded module is {library.wanted}")
     opened = judge_context(context)
     if opened:
         problems.append(opened)
@@ -202,8 +205,16 @@ def judge_card(nodes: Sequence[nvidia.Verdict], module_version: str, library_nam
         problems += [v.text for v in nodes if v.state == "mode" and "nvidia-caps" not in v.node.path and context.get("user")]
     fix = "give the guest the card: invoke provision NAME --gpu (deploy never edits a container's config)"
     card = context.get("name", "")
-    seen = f"{len(nodes)} nodes right, {text}, context opened on {card} (cc {context.get('cc', '?')})"
-    return _all(problems, seen, fix if problems else "", nodes=[v.text for v in nodes], module=module_version, context=dict(context))
+    seen = f"{len(nodes)} nodes right, libraries {library.verdict}, context opened on {card} (cc {context.get('cc', '?')})"
+    return _all(
+        problems,
+        seen,
+        fix if problems else "",
+        nodes=[v.text for v in nodes],
+        module=library.wanted,
+        found=list(library.versions),
+        context=dict(context),
+    )
 
 
 def judge_context(context: Mapping[str, Any]) -> str:

@@ -64,6 +64,11 @@ try:
 except OSError as err:
     out["error"] = "libcuda.so.1 cannot be loaded: %s; install the driver's libraries in this guest and run ldconfig" % err
     end()
+try:
+    with open("/proc/self/maps") as f:
+        out["library"] = next((line.split()[5] for line in f if "/libcuda.so" in line), "")  # which file the linker really took
+except (OSError, IndexError):
+    pass
 def call(name, *args):
     out["step"] = name
     code = getattr(cuda, name)(*args)
@@ -89,6 +94,17 @@ if count.value:
     out["opened"] = True
     call("cuDevicePrimaryCtxRelease_v2" if hasattr(cuda, "cuDevicePrimaryCtxRelease_v2") else "cuDevicePrimaryCtxRelease", device)
 end()
+"""
+
+_OPEN = r"""
+import json, os, sys
+failed = {}
+for path in json.loads(sys.argv[2])["paths"]:
+    try:
+        os.close(os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC))
+    except OSError as err:
+        failed[path] = os.strerror(err.errno)
+print(json.dumps({"failed": failed}))
 """
 
 _PORT = r"""
@@ -428,6 +444,7 @@ print(json.dumps(out))
 PROGRAMS: Mapping[str, str] = {
     "replay": _REPLAY,
     "cuda": _CUDA,
+    "open": _OPEN,
     "port": _PORT,
     "reads": _READS,
     "await": _AWAIT,

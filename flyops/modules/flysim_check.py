@@ -7,17 +7,12 @@ import json
 import posixpath
 from typing import Any, Mapping
 
-from flyops.domain import checks, cpuset, driver, nvidia, probes
+from flyops.domain import checks, cpuset, driver, driverlook, nvidia, probes
 from flyops.domain.systemd import unit_name
 from flyops.errors import ModuleError, Refused
 from flyops.model.change import Change, Decision, Same
 from flyops.model.host import Completed, Host
 from flyops.spec import Arg, Spec
-
-LIB_DIRS = (
-    "/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib/x86_64-linux-gnu/nvidia/current", "/usr/lib64", "/usr/lib",
-    "/usr/local/lib", "/usr/local/nvidia/lib64", "/usr/local/nvidia/lib",
-)  # fmt: skip
 
 WORDS = ("log", "log_file", "unit", "url")
 EVIDENCE = {"feature": WORDS, "ptx": WORDS, "cost": ("url",), "window": ("url",), "health": ("url",)}  # what check mode may lack
@@ -221,24 +216,10 @@ def _nodes(args: dict[str, Any], host: Host) -> list[nvidia.Verdict]:
     return out
 
 
-def _linker_folders(host: Host) -> list[str]:
-    """Where the linker itself finds them: a guest may have them in a folder of its own."""
-    if host.which("ldconfig") is None:
-        return []
-    lines = _out(host.run(["ldconfig", "-p"], query=True, timeout=60)).splitlines()
-    paths = (line.rpartition(" => ")[2].strip() for line in lines if line.strip().startswith(driver.LIBRARIES))
-    return list(dict.fromkeys(posixpath.dirname(path) for path in paths if path.startswith("/")))
-
-
 def _look_card(args: dict[str, Any], host: Host) -> dict[str, Any]:
-    names: list[str] = []
-    folders = args["lib_dirs"] or [*LIB_DIRS, *_linker_folders(host)]
-    for folder in dict.fromkeys(folders):
-        seen = host.stat(folder, follow=True)
-        if seen and seen.kind == "dir":
-            names += [posixpath.join(folder, name) for name in host.listdir(folder) if name.startswith(driver.LIBRARIES)]
     version = nvidia.module_version(host.read_text(f"{args['proc_driver']}/version", missing=""))
-    return {"nodes": _nodes(args, host), "version": version, "names": names, "context": _context(args, host)}
+    library = driver.survey(driverlook.look(host, args["lib_dirs"] or ()), version)
+    return {"nodes": _nodes(args, host), "library": library, "context": _context(args, host)}
 
 
 # bitexact
@@ -353,7 +334,7 @@ def _judge(args: dict[str, Any], state: dict[str, Any]) -> tuple[checks.Judged, 
     if name == "feature":
         return checks.judge_feature(state["log"], args["exit_code"], args["confirm"], state["status"], state["maps"]), {}
     if name == "card":
-        return checks.judge_card(state["nodes"], state["version"], state["names"], state["context"]), {}
+        return checks.judge_card(state["nodes"], state["library"], state["context"]), {}
     if name == "ptx":
         looked = checks.Loaded(state["name"], state["text"], state["cc"], state["driver"], state["attached"], state["refused"])
         return checks.judge_ptx(looked, args["allow_jit"]), {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from flyops.domain import checks, nvidia
+from flyops.domain import checks, driver, nvidia
 from flyops.domain.checks import FAILED, NOT_APPLICABLE, PASSED
 
 COMPILED = "cuda feature compiled in (PTX sm_75, sm_90)"
@@ -66,7 +66,7 @@ def test_only_the_last_start_of_a_shared_log_counts(starts, verdict):
 
 
 V = "580.95.05"
-LIBS = [f"libcuda.so.{V}", f"libnvidia-ml.so.{V}", "libcuda.so.1"]
+LIBS = [f"libcuda.so.{V}", f"libnvidia-ml.so.{V}"]
 OPENED = {"opened": True, "devices": 1, "name": "NVIDIA Made Up", "cc": 90, "step": "cuDevicePrimaryCtxRelease"}
 
 
@@ -96,10 +96,15 @@ def verdicts(**states):
         (verdicts(), V, LIBS, {"opened": False, "devices": 0, "step": "cuDeviceGetCount"}, "shows no device"),
         (verdicts(), V, LIBS, {"opened": False, "devices": 1}, "ended before it opened"),
         (verdicts(), V, LIBS, {"error": "libcuda.so.1 cannot be loaded"}, "cannot be loaded"),
+        (verdicts(), V, LIBS, {**OPENED, "library": f"/x/libcuda.so.{V}"}, ""),
+        (verdicts(), V, LIBS, {**OPENED, "library": "/x/libcuda.so.580.95.04"}, "gave a program /x/libcuda.so.580.95.04"),
+        (verdicts(), V, LIBS[:1], OPENED, "libnvidia-ml.so: expected 580.95.05, found none"),
+        (verdicts(), V, [*LIBS, "libnvcuvid.so.535.1.2"], OPENED, "leftovers of 535.1.2"),
     ],
 )
 def test_card(nodes, version, libs, context, says):
-    judged = checks.judge_card(nodes, version, libs, context)
+    files = tuple(driver.File(f"/usr/lib64/{name}", "file", 1) for name in libs)
+    judged = checks.judge_card(nodes, driver.survey(driver.Seen(files), version), context)
     assert judged.verdict == (FAILED if says else PASSED)
     assert says in judged.seen
     assert ("provision NAME --gpu" in judged.fix) is bool(says)

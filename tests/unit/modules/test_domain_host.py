@@ -242,8 +242,9 @@ def test_card_with_real_nodes_and_no_driver(card, tmp_path):
     card("present")
     libs = tmp_path / "lib"
     libs.mkdir()
-    for name in ("libcuda.so.580.95.05", "libnvidia-ml.so.580.95.05", "libcuda.so.1"):
-        (libs / name).touch()
+    for name in ("libcuda.so.580.95.05", "libnvidia-ml.so.580.95.05"):
+        (libs / name).write_text("made up")
+    (libs / "libcuda.so.1").symlink_to("libcuda.so.580.95.05")
     args = {"dev": str(card.dev), "proc_devices": str(card.devices), "proc_driver": card.args["proc_driver"], "lib_dirs": [str(libs)], "fail": False}
     seen = check("card", **args)
     assert seen["verdict"] == "failed"  # no library that could be loaded here: only the context is missing
@@ -252,4 +253,9 @@ def test_card_with_real_nodes_and_no_driver(card, tmp_path):
     (card.dev / "nvidia-uvm").touch()
     assert "regular file, size 0" in check("card", **args)["seen"]
     (libs / "libcuda.so.535.54.03").touch()
-    assert "found 535.54.03, 580.95.05" in check("card", **args)["seen"]
+    assert f"{libs}/libcuda.so.535.54.03 is an empty file" in check("card", **args)["seen"]
+    (libs / "libcuda.so.535.54.03").write_text("made up")
+    assert f"{libs}/libcuda.so.535.54.03 is left over from another version than 580.95.05" in check("card", **args)["seen"]
+    (libs / "libcuda.so.1").unlink()
+    (libs / "libcuda.so.1").symlink_to("libcuda.so.535.54.03")
+    assert f"{libs}/libcuda.so.1 leads to {libs}/libcuda.so.535.54.03, expected version 580.95.05" in check("card", **args)["seen"]
