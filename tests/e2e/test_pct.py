@@ -158,11 +158,11 @@ def test_case_71_a_comment_of_an_operator_survives_both(pve: PveBed, tmp_path: P
 
 def test_pending_changes_wait_and_stay(pve: PveBed, tmp_path: Path) -> None:
     pve.pct("start", "101")
-    pve.pct("set", "101", "--memory", "4096")
+    pve.pct("set", "101", "--hostname", "dev9")
     pending = pve.conf().split("[pve:pending]")[1]
     found = converge(pve, tmp_path, gpu=True)
     assert pve.conf().split("[pve:pending]")[1] == pending
-    assert any("memory: 4096" in note for note in found["notes"])
+    assert any("hostname: dev9" in note for note in found["notes"])
 
 
 def guest(pve: PveBed, folder: Path, text: str, number: int = 101) -> Played:

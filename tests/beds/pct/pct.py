@@ -22,6 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
 from tests.beds.pct import reemit
 
+HOT = {"cores", "memory", "swap", "onboot", "tags", "description"}  # changed in a guest that runs
 FLAGS = {"--verbose", "--current", "--force", "--skiplock"}
 INIT = """set -e
 mount -t overlay overlay -o "lowerdir=/,upperdir=$1/upper,workdir=$1/work" "$1/root"
@@ -139,7 +140,8 @@ def set_(bed: Bed, guest: str, *words: str) -> None:
         for name, value in named.items():
             if name.startswith("dev"):
                 check_device(bed, value)
-            part = conf.pending if bed.pid(guest) and name in conf.main.keys else conf.main
+            live = name in HOT or name not in conf.main.keys or not bed.pid(guest)
+            part = conf.main if live else conf.pending
             part.keys[name] = value
 
 
