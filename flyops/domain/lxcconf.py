@@ -24,7 +24,7 @@ DYNAMIC_MAJORS = (range(234, 255), range(384, 512))  # what the kernel hands out
 MEMORY = re.compile(r"(\d+)\s*([KMGT]?)(?:i?B)?", re.IGNORECASE)
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 PAGE = 65536  # the largest page of a supported kernel: memory limits are rounded to pages
-DRIVER, TOOLS, driver_files, library_folders = driver.FOLDER, driver.TOOLS, driver.driver_files, driver.library_folders
+DRIVER = driver.FOLDER
 
 # Keys of which one value counts, and which are ours in a guest of ours. The rest by rule (`owned`).
 SINGLE = (
