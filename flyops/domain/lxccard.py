@@ -95,7 +95,7 @@ def look(host: Host, asked: gpuask.Ask, strategy: str) -> Card:
     except gpuask.GpuError as error:
         raise Refused(str(error)) from None
     nodes = tuple(device for device in devices if device.path[len("/dev/") :] in kept)
-    return Card(nodes, *(_driver(host, version) if strategy == "bind" else ((), ())), version=version, some=chosen is not None)
+    return Card(nodes, *(user_part(host, version) if strategy == "bind" else ((), ())), version=version, some=chosen is not None)
 
 
 def _cards(host: Host) -> Tuple[gpuask.Card, ...]:
@@ -122,7 +122,7 @@ def _stat(line: str) -> Stat:
     return Stat(kinds.get(kind, "other"), int(mode, 8), 0, 0, int(size), 0.0, rdev=(int(major, 16), int(minor, 16)))
 
 
-def _driver(host: Host, version: str) -> Tuple[Tuple[Tuple[str, str, str], ...], Tuple[str, ...]]:
+def user_part(host: Host, version: str) -> Tuple[Tuple[Tuple[str, str, str], ...], Tuple[str, ...]]:
     """Binds of the driver's user part of exactly the loaded version, and its tools."""
     for folder in DRIVER_FOLDERS:
         if host.stat(f"{folder}/lib64/libcuda.so.{version}") is not None:
