@@ -142,7 +142,7 @@ def check_majors(confs: Sequence[Conf], machine: Machine) -> None:
 def converge(conf: Conf, machine: Machine) -> Planned:
     """The config with each rule that its binds need once, at today's number, and none that is out of date."""
     if conf.text is None:
-        return Planned(conf, "missing", drift=f"{conf.name}: no config at {conf.path}")
+        return Planned(conf, "missing", notes=(f"{conf.name}: no config at {conf.path}",))
     mounts = whole(machine) if conf.given else conf.mounts
     if not mounts:
         return Planned(conf, "unchanged", conf.text, notes=_notes(conf, machine))
@@ -158,7 +158,7 @@ def converge(conf: Conf, machine: Machine) -> Planned:
 def take_away(conf: Conf, machine: Machine) -> Planned:
     """The config without the card that we gave; what else it has stays."""
     if conf.text is None:
-        return Planned(conf, "missing", drift=f"{conf.name}: no config at {conf.path}")
+        return Planned(conf, "missing", notes=(f"{conf.name}: no config at {conf.path}",))
 
     def owned(key: str, found: str) -> bool:
         if key == "lxc.mount.entry":

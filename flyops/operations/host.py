@@ -14,6 +14,7 @@ from flyops.operations import hosts, needs
 from flyops.operations.deploy import bundle_file
 from flyops.operations.options import HostOptions
 from flyops.operations.play import run_playbook
+from flyops.spec.arguments import to_bool
 
 
 def run(options: HostOptions) -> int:
@@ -41,12 +42,12 @@ def run(options: HostOptions) -> int:
 
 
 def refuse_guests(chosen: hosts.Hosts) -> None:
-    """A guest has its nodes and rules from its host: there is nothing to keep right inside."""
-    kinds = {name: str(chosen.value(name, "ansible_connection")) for name in chosen.names}
-    guests = [name for name, kind in kinds.items() if kind in GUESTS]
+    """A guest has its nodes and rules from its host: there is nothing to keep right inside, unless it is said to be a host itself."""
+    kinds = {name: str(chosen.inventory.variables_of(name).get("ansible_connection", "ssh")) for name in chosen.names}
+    guests = [name for name, kind in kinds.items() if kind in GUESTS and not to_bool(chosen.value(name, "container_host"))]
     if guests or not kinds:
         said = f"{', '.join(guests)}: a guest, and `host` is for what guests run on" if guests else "no host to keep right"
-        raise UsageError(said, fix="name container hosts: --limit HOST (./fly inventory shows them)")
+        raise UsageError(said, fix="name container hosts: --limit HOST (./fly inventory shows them); a nested one has container_host: true")
     if "local" in kinds.values() and os.geteuid() != 0:
         needs.root("keep this machine's guests right")
 
