@@ -14,9 +14,11 @@ _ISA = (
 )  # fmt: skip
 _VERSION = re.compile(r"^\s*\.version\s+(\d+)\.(\d+)", re.MULTILINE)
 _TARGET = re.compile(r"^\s*\.target\s+(sm_\d+[af]?)", re.MULTILINE)
-_FMA = re.compile(r"^\s*(?:@!?%\w+\s+)?(?:fma|mad)\.(?:rn|rz|rm|rp)[.\w]*", re.MULTILINE)
+_START = r"(?:^|[;{}])\s*(?:@!?%\w+\s+)?"  # of a statement; several may share a line
+_FMA = re.compile(_START + r"((?:fma|mad)\.(?:rn|rz|rm|rp)[.\w]*)", re.MULTILINE)
+_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 # Without a rounding mode the assembler may fuse a product and a sum after all.
-_LOOSE = re.compile(r"^\s*(?:@!?%\w+\s+)?((?:mul|add|sub)\.f64)\b", re.MULTILINE)
+_LOOSE = re.compile(_START + r"((?:mul|add|sub)\.f64)\b", re.MULTILINE)
 _ENTRY = re.compile(r"\.entry\s+(\w+)")
 ENTRIES = ("fly_kick", "fly_windows")  # what flysim asks the driver for
 _ARCH = re.compile(r"sm_(\d+)([af]?)")
@@ -79,12 +81,13 @@ def problems(text: str, arch: str, driver: str = "") -> list[str]:
         found.append("driver: expected %d or newer, found %s" % (_ISA[0][0], driver))
     if newest and seen.isa > newest:
         found.append(".version: driver %s reads up to %d.%d, found %d.%d" % (driver, *newest, *seen.isa))
-    fused = _FMA.findall(text)
+    code = _COMMENT.sub("", text)
+    fused = _FMA.findall(code)
     if fused:
         found.append(
             "%d fused multiply-adds (%s): floating point would differ from the CPU; compile with --fmad=false" % (len(fused), fused[0].strip())
         )
-    return found + _damage(text)
+    return found + _damage(code)
 
 
 def _damage(text: str) -> list[str]:

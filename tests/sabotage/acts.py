@@ -29,11 +29,11 @@ def shell(do: str, undo: str) -> Act:
 
     @contextmanager
     def act(box: Box) -> Iterator[None]:
-        box.sh(do)
         try:
+            box.sh(do)
             yield
         finally:
-            box.sh(undo)
+            box.sh(undo, check=False)
 
     return act
 
@@ -66,13 +66,11 @@ def own_node(node: str, mode: str, group: str = "root") -> Act:
 
 
 def driver(change: str) -> Act:
-    """The driver's user part as a folder of links, changed by a script that runs in it (lib64/ and bin/); $V is its version."""
-    real, copy = f"{PLACE}/real", f"{PLACE}/copy"
-    do = (
-        f"mkdir -p {real} {copy}/lib64 {copy}/bin && mount --bind /usr/local/nvidia {real} && ln -s {real}/lib64/* {copy}/lib64/ && ln -s {real}/bin/* {copy}/bin/"
-        f" && V=$(ls {real}/lib64 | sed -n 's/^libcuda\\.so\\.\\([0-9]*\\.[0-9.]*\\)$/\\1/p' | head -1) && cd {copy} && {change} && mount --bind {copy} /usr/local/nvidia && ldconfig"
-    )
-    return shell(do, f"umount /usr/local/nvidia; umount {real}; rm -rf {copy}; rm -f /etc/ld.so.conf.d/000-sabotage.conf; ldconfig")
+    """The folder of the driver's libraries as a folder of links, changed by a script that runs in it; $V is its version."""
+    lib, real, copy = "/usr/local/nvidia/lib64", f"{PLACE}/real", f"{PLACE}/copy"
+    version = f"V=$(ls {real} | sed -n 's/^libcuda\\.so\\.\\([0-9]*\\.[0-9.]*\\)$/\\1/p' | head -1)"
+    do = f"mkdir -p {real} {copy} && mount --bind {lib} {real} && ln -s {real}/* {copy}/ && {version} && cd {copy} && {change} && mount --bind {copy} {lib} && ldconfig"
+    return shell(do, f"umount {lib}; umount {real}; rm -rf {copy} {PLACE}/compat; rm -f /etc/ld.so.conf.d/000-sabotage.conf; ldconfig")
 
 
 def drop_in(unit: str, text: str, name: str = "99-other.conf") -> Act:

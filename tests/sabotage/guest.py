@@ -40,15 +40,15 @@ NODES = (
 
 OTHER = "550.54.14"
 LIBRARIES = (
-    Case("library-other-patch", "libcuda of another patch version, under the same links", "card", r"libcuda", driver("mv lib64/libcuda.so.$V lib64/libcuda.so.${V%.*}.01 && ln -sf libcuda.so.${V%.*}.01 lib64/libcuda.so.1"), deploy(), quick=True),
-    Case("soname-to-old-file", "libcuda.so.1 leads to an older version's file beside the right one", "card", OTHER, driver(f"cp -L lib64/libcuda.so.$V lib64/libcuda.so.{OTHER} && ln -sf libcuda.so.{OTHER} lib64/libcuda.so.1"), deploy()),
+    Case("library-other-patch", "libcuda of another patch version, under the same links", "card", r"libcuda", driver("mv libcuda.so.$V libcuda.so.${V%.*}.01 && ln -sf libcuda.so.${V%.*}.01 libcuda.so.1"), deploy(), quick=True),
+    Case("soname-to-old-file", "libcuda.so.1 leads to an older version's file beside the right one", "card", OTHER, driver(f"cp -L libcuda.so.$V libcuda.so.{OTHER} && ln -sf libcuda.so.{OTHER} libcuda.so.1"), deploy()),
     Case("leftover-library", "an older driver's libcuda is left in the guest's own folder", "card", OTHER, shell(f"echo old >/usr/lib/x86_64-linux-gnu/libcuda.so.{OTHER}", f"rm -f /usr/lib/x86_64-linux-gnu/libcuda.so.{OTHER}; ldconfig"), deploy()),
-    Case("bind-target-empty", "the folder that the libraries are bound to is empty", "card", "libcuda", over("/usr/local/nvidia", "mkdir $it"), deploy()),
+    Case("bind-target-empty", "the folder that the libraries are bound to is empty", "card", "libcuda", over("/usr/local/nvidia/lib64", "mkdir $it"), deploy()),
     Case(
         "compat-first", "a compat libcuda of a CUDA image comes first in the linker cache", "card", OTHER,
-        driver(f"mkdir -p compat && cp -L lib64/libcuda.so.$V compat/libcuda.so.{OTHER} && ln -sf libcuda.so.{OTHER} compat/libcuda.so.1 && echo /usr/local/nvidia/compat >/etc/ld.so.conf.d/000-sabotage.conf"), deploy(),
+        driver(f"mkdir -p ../compat && cp -L libcuda.so.$V ../compat/libcuda.so.{OTHER} && ln -sf libcuda.so.{OTHER} ../compat/libcuda.so.1 && echo /opt/sabotage/compat >/etc/ld.so.conf.d/000-sabotage.conf"), deploy(),
     ),
-    Case("nvml-only", "libcuda is missing, nvidia-smi would still work", "card", "libcuda", driver("rm -f lib64/libcuda.so*"), deploy()),
+    Case("nvml-only", "libcuda is missing, nvidia-smi would still work", "card", "libcuda", driver("rm -f libcuda.so*"), deploy()),
     Case("card-gone-from-driver", "the driver answers and shows no card (Xid 79)", "card", "CUDA error 100", shell("touch /run/double/absent", "rm -f /run/double/absent"), deploy(), DOUBLE),
 )  # fmt: skip
 
@@ -61,7 +61,7 @@ PTX = (
     Case("ptx-cut", "the second half of the PTX is missing", "ptx", "cut off", nothing, ptx(16, acts.cut)),
     Case("ptx-entry-renamed", "the kernel has another name", "ptx", "entries: expected fly_kick, fly_windows", nothing, ptx(17, acts.renamed)),
     Case("ptx-foreign-source", "PTX of another flysim.cu", "ptx", "made from another flysim.cu", nothing, ptx(18, acts.foreign_source)),
-    Case("ptx-empty", "an empty file", "ptx", "no PTX for sm_", nothing, ptx(19, lambda text, arch: "")),
+    Case("ptx-blank", "a file with nothing but a line's end", "ptx", "no PTX for sm_", nothing, ptx(19, lambda text, arch: "\n")),
 )  # fmt: skip
 
 GATES = (
