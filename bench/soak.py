@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Deploys and rollbacks that are cut off: at every step of a run once, then at random. Each must end in exactly one of its two states.
 
-Two releases, two settings of threads and partition, one LXC guest (root). A round: a command, a fault (kill -9 of the controller, of the
-agent, of the connection, or a full disk) at its moment, a look; then the same command again (or, where it had not come to its end, now and
+Two releases, two settings of threads and partition, one LXC guest (root). A round: a command, a fault (kill -9 of the controller or of the
+agent, a connection that falls silent, a full disk) at its moment, a look; then the same command again (or, where it had not come to its end, now and
 then the rollback), a look. ROUNDS (200), SEED (1). Rounds are kept as they come: a soak that is stopped goes on where it was.
 """
 
@@ -94,7 +94,8 @@ class Soak:
 
     def cut(self, kind: str, target: tuple[str, str], fault: str, step: str, after_s: float) -> dict[str, Any]:
         """The command, with the fault as soon as it begins the step, or so long after its start."""
-        running = self.bed.start(*self.words(kind, target))
+        silence = ["-e", "flyops_silence_s=7"] if fault == "connection" else []
+        running = self.bed.start(*self.words(kind, target), *silence)
         struck, seen = "", ""
         for event in running.events():
             seen = event.get("task", seen) if event.get("kind") == "start" else seen

@@ -67,21 +67,40 @@ def _escape(text: object) -> str:
     return str(text).replace("\\", "\\\\").replace("|", "\\|").replace("\n", "<br>")
 
 
-def markdown(entries: Sequence[Mapping[str, Any]], *, date: str, host: str, release: str = "", backend: str = "cuda") -> str:
-    """A dated record for the operator's own repository: the table, then the raw details of each check."""
-    lines = [
+def lines(more: Mapping[str, Any]) -> list[str]:
+    """What a run says beside its checks: the card's neighbours, the neighbouring guests, the number of writes."""
+    out = [f"card {when:<8} {look['said']}" for when, look in sorted(more.get("card", {}).items(), reverse=True)]
+    out += [f"neighbours    {text}" for text in more.get("neighbours", {}).get("said", ())]
+    writes = more.get("writes", ())
+    return out + ([f"writes        {len(writes)}, each with its path in the report that deploy --record DIR keeps"] if writes else [])
+
+
+def _writes(writes: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The write log: task by task, what it wrote."""
+    out = ["", f"## Writes ({len(writes)})", "", "| task | on | what | path or command |", "|---|---|---|---|"]
+    return out + ["| " + " | ".join(_escape(entry.get(key, "")) for key in ("task", "on", "kind", "path")) + " |" for entry in writes]
+
+
+def markdown(
+    entries: Sequence[Mapping[str, Any]], *, date: str, host: str, release: str = "", backend: str = "cuda", more: Mapping[str, Any] | None = None
+) -> str:
+    """A dated record for the operator's own repository: the table, what was beside it, then the raw details of each check, then the writes."""
+    more = more or {}
+    text = [
         f"# Five checks: {host}, {date}",
         "",
         f"Release {release or 'unknown'}, backend {backend}: **{WORDS.get(verdict(entries), verdict(entries))}**",
         "",
     ]
-    lines += ["| check | looked at | wanted | seen | verdict |", "|---|---|---|---|---|"]
+    text += ["| check | looked at | wanted | seen | verdict |", "|---|---|---|---|---|"]
     for e in entries:
         cells = (e["title"], e["looked_at"], e["wanted"], e["seen"], WORDS.get(str(e["verdict"]), str(e["verdict"])))
-        lines.append("| " + " | ".join(map(_escape, cells)) + " |")
+        text.append("| " + " | ".join(map(_escape, cells)) + " |")
+    text = [*text, "", *(f"- {line}" for line in lines(more))] if lines(more) else text
     for e in entries:
         if e.get("details"):
-            lines += ["", f"## {e['title']}", "", "```json", json.dumps(e["details"], indent=1, sort_keys=True, ensure_ascii=False), "```"]
+            text += ["", f"## {e['title']}", "", "```json", json.dumps(e["details"], indent=1, sort_keys=True, ensure_ascii=False), "```"]
         if e["verdict"] == FAILED and e.get("to_do"):
-            lines += ["", f"To do: {e['to_do']}"]
-    return "\n".join(lines) + "\n"
+            text += ["", f"To do: {e['to_do']}"]
+    text += _writes(more["writes"]) if more.get("writes") else []
+    return "\n".join(text) + "\n"

@@ -7,7 +7,7 @@ import json
 import posixpath
 from typing import Any, Mapping
 
-from flyops.domain import checks, cpuset, driver, driverlook, nvidia, probes
+from flyops.domain import cardload, checks, cpuset, driver, driverlook, nvidia, probes
 from flyops.domain.systemd import unit_name
 from flyops.errors import ModuleError, Refused
 from flyops.model.change import Change, Decision, Same
@@ -56,6 +56,7 @@ SPEC = Spec(
         "cpu_window": Arg("dict", help="cost: values.window of an earlier check: window on the CPU kernel"),
         "cpu_url": Arg("str", help="cost: or /status of the CPU kernel that runs now"),
         "cpu_pid": Arg("int", help="cost: its process"),
+        "card": Arg("dict", help="cost: who was on the card before the trial (card_processes); a busy neighbour is told, and explains"),
         "warmup": Arg("float", default=10.0, help="cost, window: seconds before the first sample"),
         "window": Arg("float", default=30.0, help="cost, window: seconds of the window"),
         "interval": Arg("float", default=1.0, help="cost, window: seconds between samples"),
@@ -357,7 +358,7 @@ def _judge_cost(args: dict[str, Any], state: dict[str, Any]) -> tuple[checks.Jud
         return checks.judge_cpu_cost(own), extra
     cpu = args["cpu_window"] or checks.summarise(state.get("cpu") or {"error": "no window of the CPU kernel: give cpu_window or cpu_url"})
     extra.update(cpu_window=cpu, cpu_samples=(state.get("cpu") or {}).get("rows", []), cpu_pidstat=(state.get("cpu") or {}).get("pidstat", ""))
-    return checks.judge_cost(cpu, own, args["max_cores"], args["max_share"]), extra
+    return cardload.told(checks.judge_cost(cpu, own, args["max_cores"], args["max_share"]), args["card"]), extra
 
 
 def apply(args: dict[str, Any], change: Change, host: Host) -> None:

@@ -36,9 +36,10 @@ def run(options: DeployOptions) -> int:
         agent_bundle=str(bundle_file()),
         **chosen_brain(options),
     )
-    if not options.target.check:
-        report(options, result, release.version)
-    return result.exit_code
+    if options.target.check:
+        return result.exit_code
+    report(options, result, release.version)
+    return result.exit_code or reports.touched(result.hosts)
 
 
 def chosen_brain(options: DeployOptions) -> dict[str, Any]:
@@ -101,7 +102,7 @@ def report(options: DeployOptions, result: RunResult, version: str) -> None:
         if host.vars.get("gpu_is_live") and not options.target.json:
             print(f"\n{name}: release {version} holds the GPU already, its five checks passed when it was deployed; `verify` runs them again")
         elif found or result.exit_code == EXIT_OK:
-            reports.show(options.target, found, host=name, release=version, backend=backend, record=options.record)
+            reports.show(options.target, found, host=name, release=version, backend=backend, record=options.record, more=reports.beside(host))
         row = host.vars.get("fly_row")
         if row and not options.target.json:
             print(reports.line(row))

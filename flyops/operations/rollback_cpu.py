@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from flyops.domain import report
 from flyops.operations import hosts, reports
 from flyops.operations.options import RollbackOptions
 
@@ -15,4 +16,5 @@ def run(options: RollbackOptions, playbook: str = "rollback-cpu") -> int:
         row = host.vars.get("fly_row")
         if row and not options.target.json:
             print(reports.line(row))
-    return result.exit_code
+            print("".join(f"  {text}\n" for text in report.lines(reports.beside(host))), end="")
+    return result.exit_code or reports.touched(result.hosts)

@@ -6,6 +6,7 @@ Everything that a deploy writes in the guest lies on one small tmpfs, so that on
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -107,6 +108,7 @@ class CutBed:
     def __init__(self, name: str, folder: Path) -> None:
         self.name = name
         self.folder = folder
+        self.frozen: list[int] = []
         self.invoke = str(places.REPOSITORY / ".venv/bin/invoke")
         self.env = {**os.environ, "XDG_STATE_HOME": str(folder / "state"), "XDG_CONFIG_HOME": str(folder / "config"), "NO_COLOR": "1"}
 
@@ -149,7 +151,7 @@ class CutBed:
     # faults
 
     def strike(self, fault: str, running: Running) -> None:
-        """Kill the controller, the agent, or the connection between them; or fill the disk."""
+        """Kill the controller or the agent; let the line between them fall silent while both live; or fill the disk."""
         if fault == "disk":
             self.inside(f"head -c 200m /dev/zero >{SMALL}/filler 2>/dev/null || true")
             return
@@ -157,11 +159,9 @@ class CutBed:
         names = {pid: _cmdline(pid) for pid in below}
         attach = [pid for pid, words in names.items() if words.startswith("lxc-attach")]
         agents = [pid for pid, words in names.items() if "FLYOPS" in words and not words.startswith("lxc-attach") and pid not in attach]
-        for pid in {"controller": [running.process.pid], "agent": agents, "connection": attach}[fault]:
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
+        self.frozen = agents if fault == "connection" else []
+        _signal(self.frozen, signal.SIGSTOP)
+        _signal({"controller": [running.process.pid], "agent": agents, "connection": attach}[fault], signal.SIGKILL)
 
     def settle(self, running: Running, limit_s: float = 240.0) -> int:
         """The command has ended, by itself or by the fault, no agent is left, and the disk has room again: its exit code."""
@@ -170,11 +170,19 @@ class CutBed:
         except subprocess.TimeoutExpired:
             running.process.kill()
             running.process.communicate()
+        _signal(self.frozen, signal.SIGCONT)  # the agent lives again, and finds that nobody listens
+        self.frozen = []
         end = time.monotonic() + 60
         while self.inside(AGENTS) != "0" and time.monotonic() < end:
             time.sleep(0.2)
         self.inside(f"rm -f {SMALL}/filler")
         return running.process.returncode
+
+
+def _signal(pids: list[int], number: int) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
 
 
 def _cmdline(pid: int) -> str:
