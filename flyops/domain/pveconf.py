@@ -69,9 +69,11 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Ownership:
-    """Which lines are ours: of the card (with the majors of /proc/devices), of nodes named one by one (`rules`: theirs), and whole keys."""
+    """Which lines are ours: of the card (with the majors of /proc/devices), binds of the driver's user part, nodes named one by one (`rules`: theirs),
+    and whole keys."""
 
     card: bool = False
+    driver: bool = False
     majors: Mapping[str, int] = field(default_factory=dict)
     nodes: Tuple[str, ...] = ()
     rules: Tuple[str, ...] = ()
@@ -84,7 +86,8 @@ class Ownership:
             entry = parse_dev(value)
             return entry is not None and self._node(entry.path)
         if key == "lxc.mount.entry":
-            return self._node(value.split(maxsplit=1)[0] if value.strip() else "")
+            source, target = [*value.split(), "", ""][:2]
+            return self._node(source) or (self.driver and f"/{target.lstrip('/')}".startswith(f"{lxcconf.DRIVER}/"))
         if key in lxcconf.DEVICE_KEYS.values():
             return (self.card and lxcconf.owned_rule(value, self.majors)) or value in self.rules
         return False

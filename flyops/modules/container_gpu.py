@@ -8,7 +8,7 @@ import posixpath
 from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Tuple
 
-from flyops.domain import cpuset, gpuask, lxcconf, nvidia, pveconf, pveguest
+from flyops.domain import cpuset, gpuask, lxccard, lxcconf, nvidia, pveconf, pveguest
 from flyops.domain.lxcconf import Converged, Pair
 from flyops.errors import ModuleError, Refused
 from flyops.model.change import Change, Decision, Diff, Same
@@ -29,6 +29,7 @@ SPEC = Spec(
         "mode": Arg("mode", default=0o666, help="dev: permission bits of the nodes inside; they are everybody's on the host, too"),
         "extra_nodes": Arg("list", default=(), elements="path", help="further devices (/dev/dri/renderD128); with gpu: false they are taken away"),
         "groups": Arg("dict", default={}, help="dev: the GUEST's gids of video and render; not given: asked from the running guest"),
+        "driver": Arg(choices=("bind", "none"), help="bind: also the host's libraries, read-only (then nvidia_driver inside); not given: left alone"),
         "cpus": Arg(help="cpus of the guest (0-3,8); empty: the line goes; not given: left alone"),
         "mems": Arg(help="memory nodes of the guest; empty: the line goes; not given: left alone"),
         "ours": Arg("bool", default=False, help="the guest may be restarted (so may one tagged flyops, and one that flyops made)"),
@@ -76,6 +77,7 @@ class State:
     asked: gpuask.Ask = field(default_factory=gpuask.Ask)
     verdicts: Tuple[nvidia.Verdict, ...] = ()
     extra: Tuple[lxcconf.Device, ...] = ()
+    driver: Tuple[Tuple[str, str, str], ...] = ()
     groups: Mapping[str, int] = field(default_factory=dict)
     online: Tuple[int, ...] = ()
     ours: bool = False
@@ -126,6 +128,7 @@ def read(args: Dict[str, Any], host: Host) -> State:
         asked=asked,
         verdicts=tuple(nvidia.judge_node(node, host.stat(node.path), check_mode=False) for node in wanted),
         extra=tuple(_extra(args, host)),
+        driver=_driver(args, host) if asked else (),
         groups=_groups(args, host, seen),
         online=cpuset.parse(host.read_text(args["online"], missing="").strip()),
         ours=ours or args["ours"],
@@ -170,6 +173,16 @@ def _nodes(args: Mapping[str, Any], host: Host, asked: gpuask.Ask, majors: Mappi
     return nvidia.wanted_nodes(majors, minors, caps=caps, mode=args["mode"], dev=args["dev"])
 
 
+def _driver(args: Mapping[str, Any], host: Host) -> Tuple[Tuple[str, str, str], ...]:
+    """The user part of exactly the loaded driver: what is bound cannot be of another version."""
+    if args["driver"] != "bind":
+        return ()
+    version = nvidia.module_version(host.read_text(f"{args['proc_driver']}/version", missing=""))
+    if not version:
+        raise Refused(f"{args['proc_driver']}/version names no version, so the driver's libraries cannot be chosen", fix="load the nvidia module")
+    return lxccard.user_part(host, version)[0]
+
+
 def _extra(args: Mapping[str, Any], host: Host) -> Iterator[lxcconf.Device]:
     """The further devices that are there. One that is not cannot be given, but can be taken away."""
     for path in args["extra_nodes"] or ():
@@ -178,7 +191,8 @@ def _extra(args: Mapping[str, Any], host: Host) -> Iterator[lxcconf.Device]:
             yield lxcconf.Device(path, *found.rdev)
         elif _gives(args):
             raise Refused(
-                f"{path}: expected a character device on this host, found {found.kind if found else 'nothing'}", fix="load its driver, or leave it out"
+                f"{path}: expected a character device on this host, found {found.kind if found else 'nothing'}",
+                fix="load its driver, or leave it out",
             )
 
 
@@ -245,12 +259,20 @@ def _wanted(args: Mapping[str, Any], state: State, style: str) -> pveconf.Wanted
     extra = state.extra if _gives(args) else ()
     if style == "dev":
         own = [pveconf.Dev(node.path, args["mode"]) for node in nodes]
-        return pveconf.Wanted(tuple(own + [_extra_dev(device.path, args["guest"], state) for device in extra]), cpus)
+        return pveconf.Wanted(
+            tuple(own + [_extra_dev(device.path, args["guest"], state) for device in extra]),
+            (*lxcconf.gpu_lines((), state.driver, state.controller), *cpus),
+        )
     devices = [lxcconf.Device(node.path, node.major, node.minor) for node in nodes]
     if state.asked.every and "nvidia-caps" in state.majors:
         devices.append(lxcconf.Device("/dev/nvidia-caps/nvidia-cap1", state.majors["nvidia-caps"], 1))  # becomes the whole folder
     return pveconf.Wanted(
-        (), (*lxcconf.gpu_lines(devices, (), state.controller), *(line for device in extra for line in _extra_raw(device, state.controller)), *cpus)
+        (),
+        (
+            *lxcconf.gpu_lines(devices, state.driver, state.controller),
+            *(line for device in extra for line in _extra_raw(device, state.controller)),
+            *cpus,
+        ),
     )
 
 
@@ -291,7 +313,9 @@ def _need_online(guest: str, listed: str, online: Tuple[int, ...]) -> None:
 def _converge(args: Mapping[str, Any], state: State, wanted: pveconf.Wanted) -> Converged:
     keys = [key for name in ("cpus", "mems") if args[name] is not None for key in pveconf.CPUSET_KEYS[name].values()]
     rules = tuple(_rule(device) for device in state.extra)
-    owned = pveconf.Ownership(args["gpu"] is not None, state.majors, tuple(args["extra_nodes"] or ()), rules, tuple(keys))
+    card = args["gpu"] is not None
+    driver = args["driver"] is not None or (card and not state.asked)
+    owned = pveconf.Ownership(card, driver, state.majors, tuple(args["extra_nodes"] or ()), rules, tuple(keys))
     if args["manager"] == "lxc":
         return lxcconf.converge(state.seen.text, wanted.raw, owned)
     return pveconf.converge(state.seen.text, wanted, owned)

@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import posixpath
+import re
 import time
 from dataclasses import dataclass
-from typing import Any, Callable, Dict, List, Mapping, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
 from flyops.domain import lxcconf, pveconf, pvecreate, pveguest
 from flyops.errors import ModuleError, Refused
@@ -17,7 +19,7 @@ SPEC = Spec(
     doc="A Proxmox VE container from a template: cores, memory, swap and start at boot are kept as asked; it is never made again.",
     args={
         "id": Arg(required=True, help="the guest's number, from 100"),
-        "state": Arg(default="started", choices=("started", "present", "stopped"), help="present: made, running or not"),
+        "state": Arg(default="started", choices=("started", "present", "stopped", "absent"), help="present: made, running or not"),
         "hostname": Arg(default="", help="host name; needed for a guest that has to be made"),
         "template": Arg(default="", help="volume (local:vztmpl/…); empty: the newest of `system` in template_storage"),
         "system": Arg(default="debian-13-standard", help="beginning of a template's file name, up to its version"),
@@ -33,6 +35,8 @@ SPEC = Spec(
         "onboot": Arg("bool", default=False, help="start with the host"),
         "wait": Arg("int", default=60, help="seconds to wait until a started guest runs a command"),
         "stop_wait": Arg("int", default=120, help="seconds that it may take to shut down; it is never killed"),
+        "archive_state": Arg("list", default=(), elements="path", help="absent: folders of the guest to archive first, as far as they are there"),
+        "archive_to": Arg("path", help="absent: the .tar.gz to write"),
         "conf_dir": Arg("path", default="/etc/pve/lxc", help="where the guests' configs are"),
     },
     examples="- name: A guest for the fly\n  pve_container: {id: '101', hostname: dev1, cores: 4, memory: 8G, disk: 32}\n",
@@ -41,8 +45,12 @@ SPEC = Spec(
         "set": "settings that were changed",
         "differs": "what can only be decided when a guest is made, and is other than asked",
         "running": "whether it runs",
+        "archive": "absent: path, sha256, size and folders of the archived state",
     },
 )
+
+
+MOUNTED = re.compile(r"in '(/[^']+)'")
 
 
 @dataclass(frozen=True)
@@ -74,7 +82,7 @@ def read(args: Dict[str, Any], host: Host) -> State:
     place = pveguest.Place(args["id"], args["conf_dir"])
     seen = pveguest.look(host, place)
     listing = b""
-    if not seen.exists and not args["template"] and args["state"] != "stopped":
+    if not seen.exists and not args["template"] and args["state"] in ("started", "present"):
         done = host.run(["pveam", "list", args["template_storage"]], query=True)
         if done.rc != 0:
             raise ModuleError(
@@ -100,6 +108,8 @@ def plan(args: Dict[str, Any], state: State) -> Decision:
         )
     if args["state"] == "stopped":
         return _plan_stopped(args, state)
+    if args["state"] == "absent":
+        return _plan_absent(args, state)
     guest = _guest(args, state)
     template = "" if state.exists else _template(args, state)
     has = dict(pveconf.parse(state.text))
@@ -127,6 +137,18 @@ def _plan_stopped(args: Mapping[str, Any], state: State) -> Decision:
     if not state.running:
         return Same(values)
     return Change(after=Todo(("stop",)), diff=(Diff(f"guest {args['id']}", "running\n", "stopped\n"),), values=values)
+
+
+def _plan_absent(args: Mapping[str, Any], state: State) -> Decision:
+    values: Dict[str, Any] = {"id": args["id"], "running": False, "archive": None}
+    if not state.exists:
+        return Same(values)
+    pveguest.may_write(args["id"], state.text)
+    wrong = lxcconf.check_words("net0", args["archive_state"] or ())
+    if wrong or (args["archive_state"] and not args["archive_to"]):
+        raise ModuleError(wrong or "archive_state needs archive_to, the .tar.gz to write")
+    steps = [name for name, wanted in (("stop", state.running), ("archive", args["archive_state"]), ("destroy", True)) if wanted]
+    return Change(after=Todo(tuple(steps)), diff=(Diff(f"guest {args['id']}", "there\n", "".join(f"{step}\n" for step in steps)),), values=values)
 
 
 def _guest(args: Mapping[str, Any], state: State) -> pvecreate.Guest:
@@ -186,10 +208,11 @@ def _diffs(
 def apply(args: Dict[str, Any], change: Change, host: Host) -> Dict[str, Any] | None:
     """The steps one after the other; each may be run again after a run that was cut off."""
     todo: Todo = change.after
+    out: Dict[str, Any] = {}
     for step in todo.steps:
         host.note(f"{args['id']}: {step}")
-        STEPS[step](args, todo, host)
-    return None
+        out.update(STEPS[step](args, todo, host) or {})
+    return out
 
 
 def _create(args: Mapping[str, Any], todo: Todo, host: Host) -> None:
@@ -222,4 +245,44 @@ def _stop(args: Mapping[str, Any], todo: Todo, host: Host) -> None:
     pveguest.shut_down(host, args["id"], args["stop_wait"])
 
 
-STEPS: Dict[str, Callable[[Mapping[str, Any], Todo, Host], None]] = {"create": _create, "set": _set, "start": _start, "stop": _stop}
+def _archive(args: Mapping[str, Any], todo: Todo, host: Host) -> Dict[str, Any]:
+    """Of the stopped guest's disk; written, read back and compared before anything is destroyed."""
+    done = pveguest.must(host, ["pct", "mount", args["id"]], f"mounting the disk of guest {args['id']}")
+    found = MOUNTED.search(done.stdout.decode("utf-8", "replace"))
+    try:
+        if found is None:
+            raise ModuleError(f"pct mount {args['id']} does not say where: {pveguest.said(done)!r}")
+        return _packed(args, found.group(1), host)
+    finally:
+        pveguest.must(host, ["pct", "unmount", args["id"]], f"unmounting the disk of guest {args['id']}", "nothing was destroyed")
+
+
+def _packed(args: Mapping[str, Any], root: str, host: Host) -> Dict[str, Any]:
+    folders = [folder.strip("/") for folder in args["archive_state"] if host.stat(f"{root}/{folder.strip('/')}") is not None]
+    if not folders:
+        return {"archive": None}
+    target, part = args["archive_to"], args["archive_to"] + ".part"
+    if host.stat(posixpath.dirname(target)) is None:
+        host.mkdir(posixpath.dirname(target), mode=0o700)
+    host.write_bytes(part, b"", mode=0o600)
+    what = f"archiving {', '.join(folders)} of guest {args['id']}"
+    tar = ["tar", "--force-local", "--numeric-owner", "-C", root]
+    pveguest.must(host, [*tar, "-czf", part, "--", *folders], what)
+    pveguest.must(host, [*tar, "-dzf", part], f"{what}: the archive differs from the files")
+    host.rename(part, target)
+    stat = host.stat(target)
+    return {"archive": {"path": target, "sha256": host.sha256(target), "size": stat.size if stat else 0, "folders": [f"/{name}" for name in folders]}}
+
+
+def _destroy(args: Mapping[str, Any], todo: Todo, host: Host) -> None:
+    pveguest.must(host, ["pct", "destroy", args["id"]], f"destroying guest {args['id']}")
+
+
+STEPS: Dict[str, Callable[[Mapping[str, Any], Todo, Host], Optional[Dict[str, Any]]]] = {
+    "create": _create,
+    "set": _set,
+    "start": _start,
+    "stop": _stop,
+    "archive": _archive,
+    "destroy": _destroy,
+}

@@ -31,6 +31,11 @@ mount -t tmpfs -o mode=0755 tmpfs "$1/root/dev"
 for node in null zero full random urandom tty; do cp -a "/dev/$node" "$1/root/dev/$node"; done
 mkdir "$1/root/dev/shm"
 if [ -d "$1/passthrough" ]; then cp -a "$1/passthrough/." "$1/root/dev/"; fi
+while read -r source target kind; do
+  mkdir -p "$(dirname "$1/root/$target")"
+  if [ "$kind" = dir ]; then mkdir -p "$1/root/$target"; else touch "$1/root/$target"; fi
+  mount --bind "$source" "$1/root/$target"
+done < "$1/mounts"
 hostname "$2"
 ip link set lo up 2>/dev/null || true
 touch "$1/up"
@@ -193,6 +198,7 @@ def start(bed: Bed, guest: str, *words: str) -> None:
         (folder / name).mkdir(parents=True, exist_ok=True)
     record = devices(bed, guest, conf.main)
     (bed.folder / "run" / f"{guest}.start.json").write_text(json.dumps(record, indent=1))
+    mounts(bed, guest, conf.main)
     (folder / "up").unlink(missing_ok=True)
     with (folder / "log").open("wb") as log:
         argv = ["unshare", "--mount", "--uts", "--ipc", "--net", "--pid", "--fork", "--propagation", "private", "sh", "-c", INIT, "sh"]
@@ -233,6 +239,18 @@ def devices(bed: Bed, guest: str, main: reemit.Part) -> dict[str, Any]:
     cores = min(int(main.keys.get("cores", len(every))), len(every))
     cpus = pinned[-1] if pinned else ",".join(map(str, sorted(random.sample(every, cores))))
     return {"allow": ["a"] if shifted else rules + raw, "rules": rules + raw, "nodes": nodes, "cpus": cpus, "pinned": bool(pinned)}
+
+
+def mounts(bed: Bed, guest: str, main: reemit.Part) -> None:
+    """What `lxc.mount.entry` binds: source, target, kind; an optional one without a source is passed over, another stops the start."""
+    rows = []
+    for source, target, words in [(*value.split()[:2], value.split()[3].split(",")) for name, value in main.raw if name == "lxc.mount.entry"]:
+        real = bed.node(source) if source.startswith("/dev/") else Path(source)
+        if real.exists():
+            rows.append(f"{real} {target} {'dir' if 'create=dir' in words else 'file'}\n")
+        elif "optional" not in words:
+            raise Failed(f"startup for container '{guest}' failed: Failed to mount {source}: No such file or directory")
+    (bed.run(guest) / "mounts").write_text("".join(rows))
 
 
 def end(bed: Bed, guest: str, number: signal.Signals, wait_s: float) -> bool:
@@ -308,6 +326,27 @@ def unlock(bed: Bed, guest: str) -> None:
         conf.main.keys.pop("lock", None)
 
 
+def mount(bed: Bed, guest: str) -> None:
+    """The root disk on the host: here what the guest wrote."""
+    with bed.open(guest) as conf:
+        locked(guest, conf)
+        conf.main.keys["lock"] = "mounted"
+    (bed.run(guest) / "upper").mkdir(parents=True, exist_ok=True)
+    print(f"mounted CT {guest} in '{bed.run(guest) / 'upper'}'")
+
+
+def unmount(bed: Bed, guest: str) -> None:
+    unlock(bed, guest)
+
+
+def destroy(bed: Bed, guest: str, *words: str) -> None:
+    locked(guest, bed.read(guest))
+    if bed.pid(guest):
+        raise Failed(f"unable to destroy CT {guest} - container is running")
+    subprocess.run(["rm", "-rf", str(bed.run(guest))], check=True)
+    bed.conf(guest).unlink()
+
+
 def push(bed: Bed, guest: str, source: str, target: str, *words: str) -> None:
     exec_input(bed, guest, ["sh", "-c", f"cat > {shlex.quote(target)}"], Path(source).read_bytes())
 
@@ -342,7 +381,7 @@ def pveam(bed: Bed, words: Sequence[str]) -> None:
 
 COMMANDS = {
     "config": config, "list": listing, "status": status, "set": set_, "create": create, "start": start, "stop": stop, "shutdown": shutdown,
-    "exec": exec_, "snapshot": snapshot, "rollback": rollback, "delsnapshot": delsnapshot, "unlock": unlock, "push": push, "pull": pull,
+    "exec": exec_, "snapshot": snapshot, "rollback": rollback, "delsnapshot": delsnapshot, "unlock": unlock, "mount": mount, "unmount": unmount, "destroy": destroy, "push": push, "pull": pull,
 }  # fmt: skip
 
 
