@@ -16,6 +16,8 @@ from flyops.operations.options import HostOptions
 from flyops.operations.play import run_playbook
 from flyops.spec.arguments import to_bool
 
+WORDS = {"changed": "changed (in force at its next start)"}
+
 
 def run(options: HostOptions) -> int:
     """The exit code of the play. Not through hosts.play: a container host is root's and systemd's, also where flysim runs as a user."""
@@ -56,10 +58,10 @@ def summary(found: Mapping[str, Any]) -> Iterator[str]:
     """What a person should know, a line each; nothing of what is as it should be beyond the guests."""
     majors = found.get("host_majors") or {}
     if found.get("host_state") != "absent":
-        listed = ", ".join(f"{name} {status}" for name, status in (majors.get("guests") or {}).items())
+        listed = ", ".join(f"{name} {WORDS.get(status, status)}" for name, status in (majors.get("guests") or {}).items())
         yield f"guests: {listed or 'none managed'}"
-    for key in ("drift", "strays", "dead", "notes"):
-        yield from majors.get(key) or () if key != "drift" else ()
+    for key in ("strays", "dead", "notes"):
+        yield from majors.get(key) or ()
     yield from (found.get("preflight") or {}).get("warnings") or ()
     warning = (found.get("driver_hold") or {}).get("warning")
     if warning:

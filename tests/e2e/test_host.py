@@ -122,7 +122,7 @@ def rules(text: str) -> list[str]:
 
 
 def test_a_host_is_put_right_and_stays_right_after_a_boot(bed: Bed) -> None:
-    """Now, at each boot before the guests (cases 4, 9, 13), under the timer; twice is nothing; gone again, all is as it was."""
+    """Now, at each boot before the guests (case-4, case-9, case-13), under the timer; twice is nothing; gone again, all is as it was."""
     was = bed.digest()
     neighbours = [bed.text(path) for path in (f"{BED}/lxc/neighbour/config", f"{BED}/pve/102.conf")]
 
@@ -130,8 +130,11 @@ def test_a_host_is_put_right_and_stays_right_after_a_boot(bed: Bed) -> None:
     assert "c 511:* rwm" in planned
     assert bed.digest() == was
 
-    said = bed.host()
-    assert "guests: 101 changed, gone missing, ours changed" in said
+    inode = bed.sh(f"stat -c '%i %a' {BED}/pve/101.conf")
+    said = bed.host("--hold-driver")
+    assert "guests: 101 changed (in force at its next start), gone missing, ours changed" in said
+    assert bed.sh(f"stat -c '%i %a' {BED}/pve/101.conf") == inode
+    assert 'Unattended-Upgrade::Package-Blacklist:: "libnvidia-.*";' in bed.sh("apt-config dump")
     assert rules(bed.text(f"{BED}/lxc/ours/config")) == ["c 195:* rwm", "c 511:* rwm"]
     assert rules(bed.text(f"{BED}/pve/101.conf")) == ["c 195:* rwm", "c 236:* rwm", "c 511:* rwm"]
     assert bed.sh(f"stat -c '%F %t:%T %a' {BED}/dev/nvidia-uvm") == "character special file 1ff:0 666"
