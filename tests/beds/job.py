@@ -50,7 +50,9 @@ class Job:
         """A command with its output in the transcript; `code` and `seconds` of the last one are kept."""
         began = time.monotonic()
         self.say(f"\n$ {' '.join(argv)}\n")
-        running = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=places.REPOSITORY)
+        env = {**os.environ, "PYTHONUNBUFFERED": "1"}  # a line is here when it is said, not when a buffer is full
+        pipes: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+        running = subprocess.Popen(argv, cwd=places.REPOSITORY, env=env, **pipes)
         limit = threading.Timer(limit_s, running.kill)
         limit.start()
         assert running.stdout

@@ -31,10 +31,10 @@ PLACE = "/opt/sabotage"
 class Box:
     """One guest, two releases (CPU and cuda), one brain."""
 
-    def __init__(self, out: Path, name: str = "sab1") -> None:
-        self.out, self.name = out, name
+    def __init__(self, out: Path, name: str = "") -> None:
+        self.out, self.name = out, name or os.environ.get("SABOTAGE_GUEST", "sab1")
         out.mkdir(parents=True, exist_ok=True)
-        self.job = Job(out, name, quiet=not os.environ.get("LOUD"))
+        self.job = Job(out, self.name, quiet=not os.environ.get("LOUD"))
         self.cpu = releases.open_tar(os.environ["CPU_RELEASE"])
         self.arch, self.cuda = whole_release()
         settings = {"fly_connectome": BRAIN, "rayon_threads": THREADS, "fly_checkpoint_s": 2, "check_ticks": 400, "check_thirds_ticks": 601}

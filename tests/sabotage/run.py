@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import sys
 import time
 import traceback
@@ -55,6 +56,7 @@ def main(words: list[str]) -> int:
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--only", default="")
     given = parser.parse_args(words)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the guest goes, however this ends
     began, bad, rows = time.monotonic(), 0, chosen(given)
     box = Box(given.out)
     slowest = 0.0
