@@ -171,6 +171,11 @@ def divide(
     return partition(cpus, sim, encoder, siblings)
 
 
+def sets(parts: Partition, allowed: Cpus) -> dict[str, Cpus]:
+    """Role -> cpus. `other` is everything that the guest has beside the simulator, also what flysim was not given."""
+    return {"sim": parts.sim, "page": parts.page, "encoder": parts.encoder, "other": tuple(c for c in allowed or parts.cpus if c not in parts.sim)}
+
+
 def shared_cores(parts: Sequence[Cpus], siblings: Mapping[int, Cpus]) -> list[str]:
     """One text per physical core that two parts share."""
     out = []
@@ -195,24 +200,39 @@ def mismatch(asked: Cpus, found: Cpus) -> str:
 
 
 KEYS = {"v2": "AllowedCPUs", "v1": "CPUAffinity"}
+HEADS = {"service": "Service", "slice": "Slice", "scope": "Scope"}
+ROLES = ("sim", "page", "encoder", "other")
 
 
-def dropin(unit: str, cpus: Cpus, cgroup: str) -> str:
-    """The text of a systemd drop-in that confines `unit`: AllowedCPUs= where cpuset is on cgroup v2, CPUAffinity= on v1."""
-    if not cpus:
-        raise CpusetError(f"{unit}: an empty set would keep the old mask; name the cpus")
+def _kind(unit: str) -> str:
     stem, _, kind = unit.rpartition(".")
-    if kind not in ("service", "slice", "scope") or not stem:
+    if kind not in HEADS or not stem:
         raise CpusetError(f"expected a unit such as flysim.service, found {unit!r}")
     if kind == "slice" and "-" in stem:
         raise CpusetError(f"{unit}: a dash in a slice name nests it under {stem.split('-')[0]}.slice; use a name without one")
+    return kind
+
+
+def dropin(unit: str, cpus: Cpus, cgroup: str, mems: Cpus = ()) -> str:
+    """The text of a systemd drop-in that confines `unit`: AllowedCPUs= where cpuset is on cgroup v2, CPUAffinity= on v1.
+
+    Memory nodes follow the cpus where there are several. Lists of several drop-ins are merged by systemd, so each begins anew.
+    """
+    if not cpus:
+        raise CpusetError(f"{unit}: an empty set would keep the old mask; name the cpus")
+    kind = _kind(unit)
     if kind != "service" and cgroup == "v1":
         raise CpusetError(f"{unit}: on cgroup v1 only a service can be confined (CPUAffinity=)")
     if cgroup not in KEYS:
         raise CpusetError(f"expected cgroup v1 or v2, found {cgroup!r}")
-    head = "Slice" if kind == "slice" else "Scope" if kind == "scope" else "Service"
-    value = render(cpus) if cgroup == "v2" else render(cpus).replace(",", " ")
-    return f"# Written by flyops (cpuset); the receipt in flyops' state folder knows what was here before.\n[{head}]\n{KEYS[cgroup]}={value}\n"
+    key, value = KEYS[cgroup], render(cpus) if cgroup == "v2" else render(cpus).replace(",", " ")
+    lines = [f"{key}=", f"{key}={value}"]
+    if mems and cgroup == "v2":
+        lines += ["AllowedMemoryNodes=", f"AllowedMemoryNodes={render(mems)}"]
+    elif mems:
+        lines += ["NUMAPolicy=bind", f"NUMAMask={render(mems).replace(',', ' ')}"]
+    text = "\n".join(lines)
+    return f"# Written by flyops (cpuset); the receipt in flyops' state folder knows what was here before.\n[{HEADS[kind]}]\n{text}\n"
 
 
 def dropin_path(unit: str, root: str = "/etc/systemd/system") -> str:
@@ -220,18 +240,22 @@ def dropin_path(unit: str, root: str = "/etc/systemd/system") -> str:
     return f"{root}/{unit}.d/50-flyops-cpus.conf"
 
 
-def dropins(parts: Partition, units: Mapping[str, str], cgroup: str, root: str = "/etc/systemd/system") -> dict[str, str]:
-    """Path -> text for each unit of `units` (unit -> sim | page | encoder); nothing when there is no partition."""
-    if not parts.divided:
-        return {}
-    sets = {"sim": parts.sim, "page": parts.page, "encoder": parts.encoder}
+def dropins(
+    sets: Mapping[str, Cpus],
+    units: Mapping[str, str],
+    cgroup: str,
+    root: str = "/etc/systemd/system",
+    mems: Mapping[str, Cpus] | None = None,
+) -> dict[str, str]:
+    """Path -> text for each unit of `units` (unit -> a role of `sets`). On cgroup v1 services alone: slices and scopes have no cpus there."""
     out = {}
     for unit, role in units.items():
-        if role not in sets:
-            raise CpusetError(f"{unit}: expected a role of {', '.join(sets)}, found {role!r}")
+        if role not in ROLES:
+            raise CpusetError(f"{unit}: expected a role of {', '.join(ROLES)}, found {role!r}")
         if not sets[role]:
             raise CpusetError(f"{unit}: it is to run on the {role} cpus, and that set is empty")
-        out[dropin_path(unit, root)] = dropin(unit, sets[role], cgroup)
+        if cgroup == "v2" or _kind(unit) == "service":
+            out[dropin_path(unit, root)] = dropin(unit, sets[role], cgroup, (mems or {}).get(role, ()))
     return out
 
 

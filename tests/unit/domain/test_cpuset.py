@@ -92,6 +92,7 @@ WIDE = "1,3,5,7,9,11,13,15,29,31,33,35,17,19,37,39"
         (WIDE, 4, 4, "1,3,5,7|9,11,13,15,29,31,33,35|17,19,37,39"),
         ("7,6,5,4", 1, 1, "7|5-6|4"),
     ],
+    ids=["lint-10", "lint-8-odd", "lint-8-even", "lint-range-0-7", "range-encoder", "four", "lint-16", "typed-order"],
 )
 def test_partition(cpus, sim, encoder, expected):
     found = cpuset.partition(cpuset.parse(cpus), sim, encoder)
@@ -118,7 +119,7 @@ def test_partition_refuses(cpus, sim, encoder, says):
 PAIRS = {0: (0, 4), 4: (0, 4), 1: (1, 5), 5: (1, 5), 2: (2, 6), 6: (2, 6), 3: (3, 7), 7: (3, 7)}
 
 
-def test_whole_cores_stay_together():
+def test_case_64_whole_cores_stay_together():
     found = cpuset.partition(cpuset.parse("0-7"), 4, 0, PAIRS)
     assert (cpuset.render(found.sim), cpuset.render(found.page)) == ("0-1,4-5", "2-3,6-7")
     assert found.notes == ()
@@ -139,7 +140,7 @@ def test_whole_cores_that_leave_nothing_are_refused():
         cpuset.partition((0, 1, 4, 5), 3, 0, PAIRS)
 
 
-def test_two_sockets_with_twins_n_and_n_plus_20():
+def test_case_64_two_sockets_with_twins_n_and_n_plus_20():
     found = cpuset.partition(cpuset.parse(WIDE), 4, 4, TWINS20)
     assert cpuset.render(found.sim) == "1,3,5,7"
     assert not cpuset.shared_cores((found.sim, found.page, found.encoder), TWINS20)
@@ -184,7 +185,9 @@ def test_no_partition_below_the_minimum_unless_forced(count, minimum, force, div
         ("", "", "2-3", "", "2-3"),
         ("4-5", "0-7", "0-7", "4,5,12-17", "4-5"),
         ("1,3", "0-7", "0-7", "", "1,3"),
+        ("", "0-19", "0-19", "4,5,12-17", "0-3,6-11,18-19"),
     ],
+    ids=["automatic-online", "case-60-automatic", "no-online-file", "case-60-explicit", "explicit", "case-60-wide"],
 )
 def test_usable(asked, online, allowed, isolated, expected):
     found, notes = cpuset.usable(*(cpuset.parse(asked),), online=cpuset.parse(online), allowed=cpuset.parse(allowed), isolated=cpuset.parse(isolated))
@@ -199,6 +202,7 @@ def test_usable(asked, online, allowed, isolated, expected):
         ("0-3", "0-7", "2-5", "", "cpus 0-1 are outside"),
         ("", "0-1", "0-1", "0-1", "no cpu is left"),
     ],
+    ids=["case-59", "outside", "all-isolated"],
 )
 def test_usable_refuses_by_number(asked, online, allowed, isolated, says):
     with pytest.raises(cpuset.CpusetError, match=says):
@@ -224,20 +228,61 @@ def test_mismatch(want, found, says):
     assert bool(text) is bool(says)
 
 
+UNITS = {"flysim.slice": "sim", "flysim.service": "sim", "flypage.service": "page"}
+PEER = [(WIDE, 4, 4), ("1,3,5,7,9,11,13,15,17,19", 4, 3), ("1,3,5,7,9,11,13,15", 4, 2), ("0,2,4,6,8,10,12,14", 2, 2)]
+
+
+def of(text: str, unit: str) -> tuple[str, cpuset.Cpus]:
+    """Section and cpus of a drop-in's text."""
+    head = next(line for line in text.splitlines() if line.startswith("["))
+    return head, cpuset.parse([line for line in text.splitlines() if line.startswith("AllowedCPUs=")][-1].partition("=")[2])
+
+
+@pytest.mark.parametrize(("cpus", "sim", "encoder"), PEER, ids=["lint-dropin-16", "lint-dropin-10", "lint-dropin-8-odd", "lint-dropin-8-even"])
+def test_lint_dropin_plan(cpus, sim, encoder):
+    """sim list == slice list == the sim unit's; every other unit disjoint from it; sim + other == CPUSET; each in its own section."""
+    parts = cpuset.partition(cpuset.parse(cpus), sim, encoder)
+    sets = cpuset.sets(parts, parts.cpus)
+    units = {**UNITS, "enc.service": "encoder", "system.slice": "other", "user.slice": "other", "init.scope": "other"}
+    found = {unit: of(cpuset.dropins(sets, units, "v2")[cpuset.dropin_path(unit)], unit) for unit in units}
+
+    assert found["flysim.slice"] == ("[Slice]", parts.sim)
+    assert found["flysim.service"] == ("[Service]", parts.sim)
+    assert found["init.scope"][0] == "[Scope]"
+    for unit, role in units.items():
+        assert role == "sim" or not set(found[unit][1]) & set(parts.sim), unit
+    assert sorted([*sets["sim"], *sets["other"]]) == sorted(cpuset.parse(cpus))
+    assert sorted([*parts.page, *parts.encoder]) == sorted(sets["other"])
+
+
+def test_other_is_everything_that_the_guest_has_beside_the_simulator():
+    parts = cpuset.partition((2, 3, 4, 5), 2)
+    assert cpuset.render(cpuset.sets(parts, tuple(range(8)))["other"]) == "0-1,4-7"
+
+
+def test_lint_ranges_are_expanded_first():
+    """The peer's plan refuses `0-7`, 4 for a wrong reason; the same set is the same plan, however it is written."""
+    spelled = cpuset.partition(cpuset.parse("0,1,2,3,4,5,6,7"), 4)
+    assert cpuset.partition(cpuset.parse("0-7"), 4) == spelled
+    assert cpuset.partition(cpuset.parse("0-8:4/4"), 4).sim == spelled.sim
+
+
 def test_dropins_v2_and_v1():
-    parts = cpuset.partition(cpuset.parse("0-7"), 4)
-    units = {"flysim.service": "sim", "flypage.service": "page"}
-    two, one = cpuset.dropins(parts, units, "v2"), cpuset.dropins(parts, units, "v1")
+    sets = cpuset.sets(cpuset.partition(cpuset.parse("0-7"), 4), ())
+    two, one = cpuset.dropins(sets, UNITS, "v2"), cpuset.dropins(sets, UNITS, "v1")
     sim = "/etc/systemd/system/flysim.service.d/50-flyops-cpus.conf"
-    assert set(two) == set(one) == {sim, sim.replace("flysim", "flypage")}
-    assert two[sim].endswith("[Service]\nAllowedCPUs=0-3\n")
-    assert one[sim].endswith("[Service]\nCPUAffinity=0-3\n")
+    assert set(two) == {sim, sim.replace("flysim", "flypage"), sim.replace("flysim.service", "flysim.slice")}
+    assert set(one) == {sim, sim.replace("flysim", "flypage")}  # a slice has no cpus on v1
+    assert two[sim].endswith("[Service]\nAllowedCPUs=\nAllowedCPUs=0-3\n")
+    assert one[sim].endswith("[Service]\nCPUAffinity=\nCPUAffinity=0-3\n")
     assert cpuset.dropin("a.service", (1, 3), "v1").endswith("CPUAffinity=1 3\n")
-    assert cpuset.dropin("brain.slice", (1, 3), "v2").endswith("[Slice]\nAllowedCPUs=1,3\n")
+    assert cpuset.dropin("brain.slice", (1, 3), "v2").endswith("[Slice]\nAllowedCPUs=\nAllowedCPUs=1,3\n")
 
 
-def test_no_dropins_without_a_partition():
-    assert cpuset.dropins(cpuset.divide((0, 1), 1), {"flysim.service": "sim"}, "v2") == {}
+def test_case_67_memory_nodes_stand_beside_the_cpus():
+    assert cpuset.dropin("a.service", (1,), "v2", (0,)).endswith("AllowedCPUs=1\nAllowedMemoryNodes=\nAllowedMemoryNodes=0\n")
+    assert cpuset.dropin("a.service", (1,), "v1", (0, 1)).endswith("CPUAffinity=1\nNUMAPolicy=bind\nNUMAMask=0-1\n")
+    assert "Memory" not in cpuset.dropin("a.service", (1,), "v2") and "NUMA" not in cpuset.dropin("a.service", (1,), "v1")
 
 
 @pytest.mark.parametrize(
@@ -259,7 +304,7 @@ def test_dropin_refuses(unit, cpus, cgroup, says):
 @pytest.mark.parametrize(("role", "says"), [("brain", "expected a role"), ("encoder", "that set is empty")])
 def test_dropins_refuse_a_role(role, says):
     with pytest.raises(cpuset.CpusetError, match=says):
-        cpuset.dropins(cpuset.partition((0, 1, 2, 3), 1), {"x.service": role}, "v2")
+        cpuset.dropins(cpuset.sets(cpuset.partition((0, 1, 2, 3), 1), ()), {"x.service": role}, "v2")
 
 
 def test_taskset():
