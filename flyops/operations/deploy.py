@@ -8,7 +8,7 @@ from typing import Any
 
 from flyops.errors import EXIT_OK, UsageError
 from flyops.executor.run import RunResult
-from flyops.operations import build, card, connectome, hosts, ptx, reports
+from flyops.operations import build, card, connectome, hosts, ptx, reports, role
 from flyops.operations import release as releases
 from flyops.operations.options import DeployOptions
 from flyops.operations.progress import Progress
@@ -19,8 +19,10 @@ LOWEST_ARCH = "sm_75"  # the embedded PTX: what there is where nobody can ask th
 def run(options: DeployOptions) -> int:
     """The exit code of the deploy; nothing was changed by a 2 or 3."""
     chosen = hosts.find(options.target)
+    tag = role.gate(chosen, options.release)
     gpu_on = options.gpu or (not options.release and any_gpu(chosen))
     release = take_release(options, gpu_on)
+    role.gate_release(tag, release)
     brains = {name: brain(name, release) for name in sorted(names_of(options, chosen))}
     result = hosts.play(
         chosen,
