@@ -6,17 +6,21 @@ from __future__ import annotations
 import time
 
 from flyops import places
-from flyops.operations import guests, needs
+from flyops.operations import guests, needs, pve
 from flyops.operations.options import RetireOptions
 from flyops.operations.play import run_playbook
+
+ON_NODE = "/var/lib/flyops/archive"  # of a Proxmox node, where a guest's disk is
 
 
 def run(options: RetireOptions) -> int:
     """The exit code of the play."""
     inventory = guests.checked(options.name)
-    needs.root(f"remove the container {options.name}")
     known = guests.variables(inventory, options.name)
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+    if pve.is_pve(known):
+        return pve.retire(options, inventory, known, f"{ON_NODE}/{options.name}-{stamp}.tar.gz")
+    needs.root(f"remove the container {options.name}")
     chosen = {
         "guest_name": options.name,
         "guest_state": known.get("fly_state", "/var/lib/fly"),
