@@ -34,7 +34,7 @@ def check(address: str, bridge_address: str, taken: Mapping[str, str]) -> str:
         raise AddressError(f"address {mine.ip} is the bridge's own")
     owner = taken.get(str(mine.ip))
     if owner:
-        raise AddressError(f"address {mine.ip} belongs to container {owner!r}")
+        raise AddressError(f"address {mine.ip} belongs to {owner}")
     return str(mine)
 
 
@@ -84,11 +84,11 @@ def _meets(network: ipaddress.IPv4Network, text: str) -> bool:
 
 
 def taken(configs: Iterable[Tuple[str, str]]) -> Mapping[str, str]:
-    """Address -> container, from (container, value of lxc.net.N.ipv4.address) pairs."""
+    """Address -> `container 'NAME'`, from (container, value of lxc.net.N.ipv4.address) pairs."""
     out = {}
     for container, text in configs:
         try:
-            out[str(ipaddress.IPv4Interface(text.split()[0] if text.split() else "").ip)] = container
+            out[str(ipaddress.IPv4Interface(text.split()[0] if text.split() else "").ip)] = f"container {container!r}"
         except ValueError:
             continue
     return out

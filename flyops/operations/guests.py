@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import ipaddress
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -38,6 +40,18 @@ def checked(name: str) -> Inventory:
 def variables(inventory: Inventory, name: str) -> Mapping[str, Any]:
     """The guest's variables; empty when it is not in the inventory."""
     return inventory.variables_of(name) if name in inventory.hosts else {}
+
+
+def addresses(inventory: Inventory, name: str) -> dict[str, str]:
+    """Addresses of the inventory's other hosts, and whose they are: a guest must not get one of them."""
+    out = {}
+    for host in inventory.hosts:
+        found = inventory.variables_of(host) if host != name else {}
+        for key in ("ansible_host", "container_address"):
+            text = str(found.get(key) or "")
+            with contextlib.suppress(ValueError):
+                out[str(ipaddress.IPv4Address(text.partition("/")[0]))] = f"host {host!r} of the inventory"
+    return out
 
 
 def base_of(name: str) -> str:

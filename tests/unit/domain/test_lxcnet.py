@@ -42,11 +42,11 @@ def test_the_first_free_address() -> None:
 )
 def test_addresses_that_cannot_be(address: str, why: str) -> None:
     with pytest.raises(AddressError, match=why):
-        lxcnet.check(address, BRIDGE, {"10.117.0.5": "other"})
+        lxcnet.check(address, BRIDGE, {"10.117.0.5": "container 'other'"})
 
 
 def test_an_address_that_can_be() -> None:
-    assert lxcnet.check(" 10.117.0.6/24", BRIDGE, {"10.117.0.5": "other"}) == "10.117.0.6/24"
+    assert lxcnet.check(" 10.117.0.6/24", BRIDGE, {"10.117.0.5": "container 'other'"}) == "10.117.0.6/24"
 
 
 def test_the_bridges_address() -> None:
@@ -65,4 +65,7 @@ def test_who_has_the_network() -> None:
 
 
 def test_addresses_in_configs() -> None:
-    assert lxcnet.taken([("a", "10.0.0.2/24"), ("b", "10.0.0.3/24 10.0.0.255"), ("c", ""), ("d", "dhcp")]) == {"10.0.0.2": "a", "10.0.0.3": "b"}
+    assert lxcnet.taken([("a", "10.0.0.2/24"), ("b", "10.0.0.3/24 10.0.0.255"), ("c", ""), ("d", "dhcp")]) == {
+        "10.0.0.2": "container 'a'",
+        "10.0.0.3": "container 'b'",
+    }
