@@ -118,7 +118,11 @@ def install(found: Found, host: Host) -> None:
     mark("unhold", found.in_the_way, host)
     if found.moving:
         perform(asked(found), host)
-    mark("hold", found.wanted if found.moving else found.unheld, host)  # type: ignore[arg-type]
+    here, _, _ = debian.parse_query(_ask(host, "dpkg-query", "-W", f"-f={debian.FORMAT}"))
+    wrong = [f"{name}: expected {version}, found {here.get(name, 'none')}" for name, version in found.wanted.items() if here.get(name) != version]
+    if wrong:
+        raise ModuleError(f"apt-get ended well, and the packages are not as asked: {'; '.join(wrong)}", fix="look at /var/log/apt/term.log")
+    mark("hold", tuple(found.wanted) if found.moving else found.unheld, host)
 
 
 def installed(names: Sequence[str], found: Found, host: Host) -> Tuple[str, ...]:

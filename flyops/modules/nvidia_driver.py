@@ -54,6 +54,8 @@ SPEC = Spec(
     },
 )  # fmt: skip
 
+LINKER = "linker cache"  # header of the step that is only ldconfig
+
 
 @dataclass(frozen=True)
 class State:
@@ -145,6 +147,8 @@ def plan(args: Dict[str, Any], state: State) -> Decision:
     if args["state"] == "present":
         _preflight(args, state)
     diffs = {"bind": _plan_bind, "runfile": _plan_runfile, "package": _plan_package}[args["strategy"]](args, state)
+    if args["state"] == "present" and state.survey.unlinked and LINKER not in [diff.header for diff in diffs]:
+        diffs.append(Diff(LINKER, "".join(f"{text}\n" for text in state.survey.unlinked), ""))
     if not diffs:
         return Same({**values, "warnings": list(state.survey.problems)} if state.survey.problems and args["state"] == "present" else values)
     return Change(after=state, diff=tuple(diffs), values=values)
@@ -254,7 +258,7 @@ def _plan_bind(args: Mapping[str, Any], state: State) -> List[Diff]:
     out += [Diff(path, "an empty file\n", "") for path in _old_targets(state) if present]
     linked = (state.seen.linked or {}).get("libcuda.so.1", "")
     if present and state.seen.linked is not None and driver.file_version(linked) != state.version:
-        out.append(Diff("linker cache", f"libcuda.so.1 => {linked or 'unknown'}\n", f"libcuda.so.1 => libcuda.so.{state.version}\n"))
+        out.append(Diff(LINKER, f"libcuda.so.1 => {linked or 'unknown'}\n", f"libcuda.so.1 => libcuda.so.{state.version}\n"))
     return out
 
 
@@ -276,7 +280,7 @@ def _need_binds(state: State) -> None:
 
 def _apply_bind(args: Mapping[str, Any], change: Change, host: Host) -> None:
     for diff in change.diff:
-        if diff.header == "linker cache":
+        if diff.header == LINKER:
             continue
         if not diff.after:
             host.remove(diff.header)
@@ -406,13 +410,16 @@ def _apply_package(args: Mapping[str, Any], change: Change, host: Host) -> None:
 def apply(args: Dict[str, Any], change: Change, host: Host) -> Dict[str, Any]:
     """The strategy's steps, then another look: what is there counts, not what was run."""
     state: State = change.after
-    {"bind": _apply_bind, "runfile": _apply_runfile, "package": _apply_package}[args["strategy"]](args, change, host)
+    if {diff.header for diff in change.diff} == {LINKER}:
+        _must(host, ["ldconfig"], "telling the linker")
+    else:
+        {"bind": _apply_bind, "runfile": _apply_runfile, "package": _apply_package}[args["strategy"]](args, change, host)
     seen = driverlook.look(host, args["lib_dirs"] or ())
     survey = driver.survey(seen, state.version, args["capabilities"])
     values = _values(args, State(state.version, state.module, survey, seen))
     if args["state"] == "absent":
         return values
-    wrong = [*survey.missing, *survey.links]
+    wrong = [*survey.missing, *survey.unlinked, *survey.links]
     if wrong:
         raise ModuleError(f"{args['strategy']} ended well, and the files do not fit: {'; '.join(wrong)}", fix="see each file", **values)
     return {**values, "warnings": list(survey.problems)} if survey.problems else values

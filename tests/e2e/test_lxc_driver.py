@@ -1,0 +1,217 @@
+# SPDX-License-Identifier: Apache-2.0
+"""nvidia_driver in a real guest: a made-up installer, made-up packages in a repository of our own, libraries bound read-only. No card, no NVIDIA file."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flyops.transport.bundle import bundle
+from tests.beds import fakerun
+from tests.beds.lxc import Guest
+
+pytestmark = [pytest.mark.lxc, pytest.mark.root]
+OLD, NEW = "570.148.06", "570.148.08"
+BANNER = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  {}  Thu Jan  1 00:00:00 UTC 2026\n"
+
+
+class Driver:
+    """The module at the end of lxc-attach; `proc` in the guest says which module is loaded."""
+
+    def __init__(self, guest: Guest) -> None:
+        self.guest = guest
+        self.put("/srv/agent.b64", base64.b64encode(bundle()[1]).decode())
+        self.sh("base64 -d /srv/agent.b64 > /srv/agent.pyz; mkdir -p /srv/proc")
+
+    def put(self, path: str, text: str) -> None:
+        """A file in the guest."""
+        self.guest.run("sh", "-c", f"cat > '{path}'", stdin=text)
+
+    def sh(self, script: str, *words: str) -> str:
+        """A script in the guest: its output."""
+        return self.guest.run("sh", "-c", script, "sh", *words).stdout.strip()
+
+    def loaded(self, version: str) -> None:
+        """The host boots another module."""
+        self.put("/srv/proc/version", BANNER.format(version))
+
+    def __call__(self, says: str = "", **args: Any) -> dict[str, Any]:
+        done = self.guest.run("python3", "/srv/agent.pyz", "--module", "nvidia_driver", "--args", "-", check=False,
+                              stdin=json.dumps({"proc_driver": "/srv/proc", "dev": "/srv/nodes", **args}))  # fmt: skip
+        assert done.stdout, done.stderr
+        result: dict[str, Any] = json.loads(done.stdout)
+        assert bool(result["failed"]) is bool(says), result
+        assert says in result.get("msg", ""), result
+        return result
+
+
+@pytest.fixture(scope="module")
+def guests(lxc_base: str) -> Any:
+    """One guest for this file."""
+    from tests.beds import lxc
+
+    name = lxc.free_name()
+    made = lxc.converge(name=name, rootfs=lxc_base, network="none", memory="1G")
+    assert not made["failed"], made["msg"]
+    yield Driver(Guest(name, made))
+    assert not lxc.converge(name=name, state="absent", stop_wait=20)["failed"]
+
+
+@pytest.fixture
+def driver(guests: Driver) -> Any:
+    """The guest, and afterwards nothing of a driver in it."""
+    guests.loaded(OLD)
+    yield guests
+    guests.sh(
+        "umount -q /usr/local/nvidia/lib64/* /usr/local/nvidia/lib64; nvidia-uninstall 2>/dev/null; rm -rf /usr/local/nvidia /srv/lib /srv/nodes; true"
+    )
+
+
+def run_file(driver: Driver, folder: Path, version: str, kernel: str = "--no-kernel-modules") -> dict[str, str]:
+    """A made-up installer in the guest, and the arguments that name it."""
+    path = f"/srv/NVIDIA-Linux-{os.uname().machine}-{version}.run"
+    text = fakerun.installer(folder, version, kernel)
+    driver.put(path, text)
+    return {"strategy": "runfile", "runfile": path, "sha256": hashlib.sha256(text.encode()).hexdigest()}
+
+
+def files(driver: Driver) -> str:
+    return driver.sh(f"ls {fakerun.FOLDER} 2>/dev/null | tr '\\n' ' '")
+
+
+def test_an_installer_brings_the_loaded_version_and_only_that(driver: Driver, tmp_path: Path) -> None:
+    old = run_file(driver, tmp_path, OLD, "--no-kernel-module")  # an older installer's spelling
+
+    assert driver(**old)["verdict"] == f"in lockstep with {OLD}"
+    assert files(driver) == f"libcuda.so.1 libcuda.so.{OLD} libnvidia-ml.so.1 libnvidia-ml.so.{OLD}"
+    assert driver(**old)["changed"] is False
+    assert driver(state="verified")["found"] == [OLD]
+
+    driver.loaded(NEW)  # the host moved: every guest is out of step, by the last part of the version
+    assert driver("", **run_file(driver, tmp_path, NEW))["found"] == [NEW]
+    assert driver.sh("python3 -c \"import ctypes; print(ctypes.CDLL('libcuda.so.1').cuInit(0))\"") == "42"
+    driver(f"asked for driver {OLD}, the loaded module is {NEW}", version=OLD, **old)
+
+    assert driver(strategy="runfile", state="absent")["changed"] is True
+    assert driver(strategy="runfile", state="absent")["changed"] is False
+    assert files(driver) == ""
+
+
+def test_an_installer_that_fails_is_told_by_its_log(driver: Driver, tmp_path: Path) -> None:
+    args = run_file(driver, tmp_path, OLD)
+    driver.sh("touch /srv/disk-is-full")
+
+    driver(f"Unable to write '{fakerun.FOLDER}/libcuda.so.{OLD}' (No space left on device) (the disk of the guest is full", **args)
+    driver.sh("rm /srv/disk-is-full")
+    assert driver.sh(f"sh {args['runfile']} --silent; tail -n 2 /var/log/nvidia-installer.log | head -1") != ""  # its kernel part would fail here
+    assert "appears to already be loaded" in driver.sh("cat /var/log/nvidia-installer.log")
+    driver.sh(f"echo more >> {args['runfile']}")
+    driver("it is not run", **args)
+    assert files(driver) == ""
+
+
+def apt(driver: Driver, *packages: str) -> None:
+    """The repository has these, and the guest has read its list."""
+    driver.guest.run("sh", "-c", fakerun.REPOSITORY, "sh", *packages)
+    driver.sh(
+        "rm -f /etc/apt/sources.list /etc/apt/sources.list.d/*; echo 'deb [trusted=yes] file:/srv/repo ./' > /etc/apt/sources.list; apt-get -q update"
+    )
+
+
+def branch(version: str) -> list[str]:
+    """libcuda1 needs its sibling in exactly its own version, as Debian's does."""
+    full = f"{version}-1"
+    return ["libcuda1", full, f"libnvidia-ptxjitcompiler1 (= {full})", "libcuda", "libnvidia-ptxjitcompiler1", full, "", "libnvidia-ptxjitcompiler",
+            "libnvidia-ml1", full, "", "libnvidia-ml", "nvidia-smi", full, f"libnvidia-ml1 (= {full})", ""]  # fmt: skip
+
+
+def test_packages_in_the_exact_version_held(driver: Driver) -> None:
+    args = {"strategy": "package", "lib_dirs": ["/usr/lib/made-up-apt"]}
+    apt(driver, *branch("580.95.05"))
+    driver("no packages of driver 570.148.06 are offered here; offered: libcuda1 580.95.05-1", **args)
+    apt(driver, *branch(OLD))
+
+    assert driver(**args)["verdict"] == f"in lockstep with {OLD}"
+    assert driver.sh("apt-mark showhold | tr '\\n' ' '") == "libcuda1 libnvidia-ml1 libnvidia-ptxjitcompiler1 nvidia-smi"
+    assert driver(**args)["changed"] is False
+    assert "Inst" not in driver.sh("apt-get -s dist-upgrade | grep Inst || true")  # 580.95.05 lies there, and the hold keeps
+    ours = "$(apt-mark showhold)"
+    moves = driver.sh(f'held="{ours}"; apt-mark unhold $held >/dev/null; apt-get -s dist-upgrade | grep Inst; apt-mark hold $held >/dev/null')
+    assert "libcuda1 [570.148.06-1] (580.95.05-1" in moves  # without the hold it would go
+
+    apt(driver, *branch("590.1.1"))  # a still newer one appears
+    assert driver(**args)["changed"] is False
+
+    driver.loaded(NEW)
+    apt(driver, *branch(NEW))
+    driver.sh("apt-mark unhold nvidia-smi")  # somebody meddled
+    moved = driver(**args)
+    assert (moved["found"], moved["leftovers"]) == ([NEW], [])
+    assert driver.sh("apt-mark showhold | wc -l") == "4"
+    assert driver.sh("dpkg-query -W -f '${Version} ' libcuda1 libnvidia-ml1 libnvidia-ptxjitcompiler1 nvidia-smi").split() == [f"{NEW}-1"] * 4
+
+    assert driver(strategy="package", state="absent")["changed"] is True
+    assert driver(strategy="package", state="absent")["changed"] is False
+    assert (
+        driver.sh("apt-mark showhold; dpkg-query -W -f '${db:Status-Status}\\n' 'libcuda1*' 'nvidia-smi*' 2>/dev/null | grep -c '^installed' || true")
+        == "0"
+    )
+
+
+def bound(driver: Driver, tmp_path: Path, version: str) -> None:
+    """Files as the guest's config would bind them, one by one and read-only."""
+    driver.put("/srv/cuda.b64", fakerun.text(tmp_path, "libcuda"))
+    driver.put("/srv/ml.b64", fakerun.text(tmp_path, "libnvidia-ml"))
+    driver.sh(
+        "set -e; mkdir -p /srv/lib /usr/local/nvidia/lib64 /usr/local/nvidia/bin\n"
+        'base64 -d /srv/cuda.b64 > "/srv/lib/libcuda.so.$1"; base64 -d /srv/ml.b64 > "/srv/lib/libnvidia-ml.so.$1"\n'
+        'for f in /srv/lib/*.so."$1"; do t="/usr/local/nvidia/lib64/${f##*/}"; touch "$t"; mount --bind "$f" "$t"; mount -o remount,bind,ro "$t"; done\n'
+        "printf '#!/bin/sh\\necho made up\\n' > /usr/local/nvidia/bin/nvidia-smi; chmod 755 /usr/local/nvidia/bin/nvidia-smi",
+        version,
+    )
+
+
+def test_bound_libraries_and_mounts_that_predate_an_upgrade(driver: Driver, tmp_path: Path) -> None:
+    driver("found none", strategy="bind")
+    bound(driver, tmp_path, OLD)
+
+    assert driver(strategy="bind")["verdict"] == f"in lockstep with {OLD}"
+    assert driver(strategy="bind")["changed"] is False
+    assert driver.sh("ldconfig -p | grep -c /usr/local/nvidia/lib64/libcuda.so.1; nvidia-smi") == "1\nmade up"
+    assert driver(state="verified")["problems"] == []
+
+    # Case 17: the host's files are replaced under the running guest. All is well now, and the next start has nothing to bind.
+    driver.sh(f"rm /srv/lib/libcuda.so.{OLD}")
+    assert driver.sh("python3 -c \"import ctypes; print(ctypes.CDLL('libcuda.so.1').cuInit(0))\"") == "42"
+    driver("do not restart this guest before its host has booted", state="verified")
+
+    # That start: the bind is gone, its target is the empty file that was made for it (case 50).
+    driver.sh(f"umount /usr/local/nvidia/lib64/libcuda.so.{OLD}")
+    driver("is an empty file: the source of its bind was missing at start", state="verified")
+    driver(f"the source of the bind was missing at start: /usr/local/nvidia/lib64/libcuda.so.{OLD}", strategy="bind")
+
+    # The host boots the new module and binds its libraries: bind converges, the old target goes.
+    driver.loaded(NEW)
+    driver.sh(f"umount /usr/local/nvidia/lib64/libnvidia-ml.so.{OLD}")
+    bound(driver, tmp_path, NEW)
+    assert driver(strategy="bind")["verdict"] == f"in lockstep with {NEW}"
+    assert OLD not in driver.sh("ls /usr/local/nvidia/lib64")
+
+    assert driver(strategy="bind", state="absent")["changed"] is True
+    assert driver(strategy="bind", state="absent")["changed"] is False
+    assert driver.sh("ldconfig -p | grep -c libcuda || true; ls /usr/local/bin | grep -c nvidia || true") == "0\n0"
+
+
+def test_case_27_and_34_a_node_without_a_rule_is_not_opened(driver: Driver) -> None:
+    # Nodes by the number of a device that a guest may not open, and by one that it may.
+    driver.sh("mkdir -p /srv/nodes; mknod -m 666 /srv/nodes/nvidia0 c 10 237; mknod -m 666 /srv/nodes/nvidiactl c 1 3")
+    result = driver("/srv/nodes/nvidia0", state="verified", version=OLD, lib_dirs=["/srv/none"])
+    told = [problem for problem in result["problems"] if "/srv/nodes" in problem]
+    assert len(told) == 1, told
+    assert "device rule" in told[0]
