@@ -31,7 +31,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a path is in place of the node it should be. `state`: right, missing, stale, regular, mode, other."""
+    """What a path is in place of the node it should be. `state`: right, missing, stale, regular, mode, folder, other."""
 
     node: Node
     state: str
@@ -205,7 +205,7 @@ def judge_node(node: Node, seen: Stat | None, *, check_mode: bool = True) -> Ver
         empty = ", size 0: the bind's source was missing at start" if seen.size == 0 else f", size {seen.size}"
         return Verdict(node, "regular", f"{node.path} is a regular file{empty}")
     if seen.kind != "char":
-        return Verdict(node, "other", f"{node.path} is a {seen.kind}, expected a character device")
+        return Verdict(node, "folder" if seen.kind == "dir" else "other", f"{node.path} is a {seen.kind}, expected a character device")
     if seen.rdev != (node.major, node.minor):
         found = f"{seen.rdev[0]}:{seen.rdev[1]}"
         return Verdict(node, "stale", f"{node.path} is {found}, the loaded module's number is {node.major}:{node.minor}")

@@ -83,23 +83,25 @@ def _path(name: str, pve: bool, args: Mapping[str, Any]) -> str:
 
 
 def _conf(name: str, pve: bool, args: Mapping[str, Any], host: Host) -> majors.Conf:
-    path = _path(name, pve, args)
-    return majors.Conf(name, path, host.read_text(path) if host.stat(path, follow=True) else None, pve and name.isdigit())
+    """A guest that was named. What one of flyops' own has is its declaration's affair (provision), so it is given nothing here."""
+    path, of_pve = _path(name, pve, args), pve and name.isdigit()
+    text = host.read_text(path) if host.stat(path, follow=True) else None
+    return majors.Conf(name, path, text, of_pve, named=of_pve or not _is_made(name, args, host))
 
 
 def _made(args: Mapping[str, Any], host: Host) -> List[majors.Conf]:
     """Guests with our marker; a folder without it is somebody else's and not even read further."""
-    out = []
     folder = host.stat(args["lxc_path"], follow=True)
-    for name in host.listdir(args["lxc_path"]) if folder and folder.kind == "dir" else []:
-        path = f"{args['lxc_path']}/{name}"
-        try:
-            marker = json.loads(host.read_text(f"{path}/flyops.json", missing="{}"))
-        except ValueError:
-            continue
-        if isinstance(marker, dict) and marker.get("owner") == "flyops" and host.stat(f"{path}/config", follow=True):
-            out.append(majors.Conf(name, f"{path}/config", host.read_text(f"{path}/config"), named=False))
-    return out
+    names = host.listdir(args["lxc_path"]) if folder and folder.kind == "dir" else []
+    return [_conf(name, False, args, host) for name in names if _is_made(name, args, host) and host.stat(_path(name, False, args), follow=True)]
+
+
+def _is_made(name: str, args: Mapping[str, Any], host: Host) -> bool:
+    try:
+        marker = json.loads(host.read_text(f"{args['lxc_path']}/{name}/flyops.json", missing="{}"))
+    except ValueError:
+        return False
+    return isinstance(marker, dict) and marker.get("owner") == "flyops"
 
 
 def _machine(args: Mapping[str, Any], confs: List[majors.Conf], host: Host) -> Dict[str, Any]:

@@ -35,7 +35,7 @@ SPEC = Spec(
     returns={
         "version": "of the loaded module; empty when it is not loaded",
         "majors": "live majors by name",
-        "nodes": "path, state (right, missing, stale, regular, mode, other), text of each wanted node",
+        "nodes": "path, state (right, missing, stale, regular, mode, folder, other), text of each wanted node",
         "strays": "nvidia* paths that no rule of ours knows",
         "all_right": "every wanted node can be used",
         "error": "why the nodes that are wanted cannot be told",
@@ -172,6 +172,11 @@ def plan(args: dict[str, Any], state: dict[str, Any]) -> Decision:
             fix="let what made that setting make them (a udev rule, say), or set NVreg_ModifyDeviceFiles=1 for module nvidia and load it again",
             **values,
         )
+    folders = [v.node.path for v in wrong if v.state == "folder"]
+    if folders:
+        raise ModuleError(
+            f"{', '.join(folders)}: a folder, expected a character device", fix="look at what made it and remove it; no node was touched", **values
+        )
     diffs = tuple(Diff(v.node.path, v.text, f"{v.node.major}:{v.node.minor} mode {v.node.mode:04o}") for v in wrong)
     return Change(before=[v.text for v in wrong], after=[(v.state, v.node, state["owner"]) for v in wrong], diff=diffs, values=values)
 
@@ -183,10 +188,6 @@ def _make(node: nvidia.Node, owner: tuple[int, int], host: Host) -> None:
         host.remove(temporary)
     host.mknod(temporary, stat.S_IFCHR | node.mode, node.major, node.minor)
     host.chown(temporary, *owner)
-    seen = host.stat(node.path)
-    if seen is not None and seen.kind == "dir":
-        host.remove(temporary)
-        raise ModuleError(f"{node.path} is a folder, expected a character device", fix="look at what made it and remove it")
     host.rename(temporary, node.path)
 
 

@@ -39,7 +39,8 @@ def run(options: HostOptions) -> int:
         verbose=target.verbose,
     )
     for name, host in result.hosts.items() if not target.json else ():
-        print("\n".join(f"{name}: {line}" for line in summary(host.vars)))
+        for line in summary(host.vars):
+            print(f"{name}: {line}")
     return result.exit_code
 
 
@@ -57,8 +58,8 @@ def refuse_guests(chosen: hosts.Hosts) -> None:
 def summary(found: Mapping[str, Any]) -> Iterator[str]:
     """What a person should know, a line each; nothing of what is as it should be beyond the guests."""
     majors = found.get("host_majors") or {}
-    if found.get("host_state") != "absent":
-        listed = ", ".join(f"{name} {WORDS.get(status, status)}" for name, status in (majors.get("guests") or {}).items())
+    if "guests" in majors:
+        listed = ", ".join(f"{name} {WORDS.get(status, status)}" for name, status in majors["guests"].items())
         yield f"guests: {listed or 'none managed'}"
     for key in ("strays", "dead", "notes"):
         yield from majors.get(key) or ()

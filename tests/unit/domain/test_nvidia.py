@@ -107,7 +107,7 @@ UVM = nvidia.Node("/dev/nvidia-uvm", 510, 0)
         (seen(rdev=(510, 1)), "stale", "510:1"),
         (seen(kind="file", mode=0o755), "regular", "the bind's source was missing at start"),
         (seen(kind="file", size=3), "regular", "size 3"),
-        (seen(kind="dir"), "other", "is a dir"),
+        (seen(kind="dir"), "folder", "is a dir"),
         (seen(kind="block"), "other", "is a block"),
         (seen(mode=0o660), "mode", "has mode 0660, expected 0666"),
     ],

@@ -35,7 +35,6 @@ def test_case_13_the_unit_runs_again_when_the_module_comes() -> None:
 
 def test_summary_tells_what_a_person_should_know_and_nothing_else() -> None:
     found = {
-        "host_state": "present",
         "host_majors": {
             "guests": {"101": "changed", "dev1": "unchanged"}, "drift": ["not repeated"], "strays": ["s"], "dead": ["d"], "notes": ["n"],
         },
@@ -43,8 +42,8 @@ def test_summary_tells_what_a_person_should_know_and_nothing_else() -> None:
         "driver_hold": {"warning": "h"},
     }  # fmt: skip
     assert list(host.summary(found)) == ["guests: 101 changed (in force at its next start), dev1 unchanged", "s", "d", "n", "w", "h"]
-    assert list(host.summary({})) == ["guests: none managed"]
-    assert list(host.summary({"host_state": "absent"})) == []
+    assert list(host.summary({"host_majors": {"guests": {}}})) == ["guests: none managed"]
+    assert list(host.summary({})) == []
 
 
 def hosts_file(folder: Path, variables: str) -> hosts.Hosts:
