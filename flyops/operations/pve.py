@@ -19,6 +19,7 @@ from flyops.operations.play import run_playbook
 MANAGER = "pve"
 LXC_ONLY = ("rootfs", "network", "address", "unprivileged")  # a node's inventory says these: pve_template, pve_network, pve_unprivileged
 PYTHON = "/usr/bin/python3"
+STOP_WAIT_S = 120  # that a guest may take to shut down; it is never killed
 
 
 def is_pve(known: Mapping[str, Any]) -> bool:
@@ -130,6 +131,7 @@ def retire(options: RetireOptions, inventory: Inventory, known: Mapping[str, Any
         "guest_node": node,
         "guest_id": str(known["ansible_pct_id"]),
         "guest_state": known.get("fly_state", "/var/lib/fly"),
+        "guest_stop_wait": STOP_WAIT_S,
         "archive_file": archive,
         "inventory_file": str(guests.inventory_file(options.name)),
     }
