@@ -33,7 +33,7 @@ def operation(helps: dict[str, str] | None = None) -> Callable[[Callable[..., No
 def deploy(
     c: Context, inventory: list[str], extra: list[str], limit: str = "", check: bool = False, diff: bool = False, json: bool = False,
     verbose: bool = False, forks: str = "20", gpu: bool = False, release: str = "", connectome: str = "", allow_jit: bool = False,
-    accept: str = "", force: bool = False, wait: str = "0", record: str = "",
+    accept: str = "", archive_state: bool = False, force: bool = False, wait: str = "0", record: str = "",
 ) -> None:  # fmt: skip
     """
     Build, publish and run flysim; with no inventory or limit: on this machine.

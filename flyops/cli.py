@@ -39,7 +39,8 @@ DEPLOY_HELP = {
     "release": "a prebuilt flysim-VERSION.tar.gz in place of a build",
     "connectome": "circuit668, celegans, synth:NEURONS:EDGES[:SEED] or a .fly file",
     "allow-jit": "accept PTX that the driver compiles itself",
-    "accept": "a compatibility segment that may differ (the state is archived)",
+    "accept": "one compatibility segment that may differ (the state is archived)",
+    "archive-state": "move the state to a dated archive whatever differs; the brain starts afresh, and moving it back undoes it",
     "record": "folder for the dated report",
 }
 WATCH_HELP = {

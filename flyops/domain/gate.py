@@ -18,6 +18,7 @@ class Verdict:
     state: str
     differs: Tuple[str, ...]
     open_segments: Tuple[str, ...]
+    fresh: bool = False  # the state is to be archived whatever it is
 
     @property
     def passes(self) -> bool:
@@ -26,8 +27,8 @@ class Verdict:
 
     @property
     def archive(self) -> bool:
-        """The difference was accepted: the state has to make room."""
-        return bool(self.differs) and self.passes
+        """The difference was accepted, or a fresh brain asked for: the state has to make room."""
+        return self.fresh or (bool(self.differs) and self.passes)
 
 
 def first_line(output: str) -> str:
@@ -62,26 +63,28 @@ def unknown_segments(accept: Sequence[str]) -> list[str]:
     return [name for name in accept if normal(name) not in known]
 
 
-def judge(binary: str, state: str, accept: Sequence[str] = ()) -> Verdict:
-    """Compare; `accept` names the segments whose difference somebody takes, at the price of the state being archived."""
+def judge(binary: str, state: str, accept: Sequence[str] = (), fresh: bool = False) -> Verdict:
+    """Compare; `accept` names the segments whose difference somebody takes, at the price of the state being archived; `fresh` takes all."""
     if no_state(state):
         return Verdict(binary, state, (), ())
+    if fresh:
+        return Verdict(binary, state, differing(binary, state), (), fresh=True)
     accepted = {normal(name) for name in accept}
     differs = differing(binary, state)
     return Verdict(binary, state, differs, tuple(name for name in differs if name not in accepted))
 
 
 def ways_out(verdict: Verdict, archive: str) -> str:
-    """What an operator may do about a refusal."""
-    flags = " ".join(f"--accept {name.replace(' ', '-')}" for name in verdict.differs)
+    """What an operator may do about a refusal. One segment is accepted by its name; several only with the whole state."""
+    flag = f"--accept {verdict.differs[0].replace(' ', '-')}" if len(verdict.differs) == 1 else "--archive-state"
     return (
         f"(1) deploy a release whose {', '.join(verdict.open_segments)} is the state's; "
         f"(2) stay on the release before (invoke rollback); "
-        f"(3) {flags}: moves the state to {archive} and starts a new one (nothing is deleted)"
+        f"(3) {flag}: moves the state to {archive} and starts a new one; nothing is deleted, and moving it back undoes it"
     )
 
 
 def refusal(verdict: Verdict) -> str:
     """The refusal's text, with both strings."""
     names = ", ".join(verdict.open_segments)
-    return f"the state cannot go on under this release: {names} differs\n  release: {verdict.binary}\n  state:   {verdict.state}"
+    return f"the state cannot go on under this release: {names} differ{'s' if len(verdict.open_segments) == 1 else ''}\n  release: {verdict.binary}\n  state:   {verdict.state}"

@@ -19,8 +19,8 @@ LOCK = "lock"  # flysim's own, with its pid inside
 SPEC = Spec(
     doc="Compare the compatibility string of a staged binary with that of the state. Nothing is ever deleted or migrated.",
     args={
-        "binary": Arg("path", required=True, help="the staged flysim"),
-        "connectome": Arg("path", required=True, help="the .fly file that the release will run"),
+        "binary": Arg("path", help="the staged flysim"),
+        "connectome": Arg("path", help="the .fly file that the release will run"),
         "state_dir": Arg("path", required=True, help="folder of the checkpoints"),
         "accept": Arg(
             "list", elements="str", default=[], help="segments whose difference is taken: kernel, index-space, connectome, plasticity, state-format"
@@ -28,7 +28,10 @@ SPEC = Spec(
         "archive": Arg(
             "bool", default=False, help="with an accepted difference: move the state to STATE_DIR/archive-… now (only while no flysim holds it)"
         ),
+        "fresh": Arg("bool", default=False, help="accept every difference, none and a damaged state, too: the brain starts afresh"),
+        "put_back": Arg("path", help="an archive of this module: its state comes back, what is there goes to ARCHIVE-undone; needs no binary"),
     },
+    required_one_of=(("binary", "put_back"), ("connectome", "put_back")),
     examples="- name: The state can go on\n  checkpoint_gate: {binary: /opt/fly/releases/V/bin/flysim, connectome: /opt/fly/connectomes/c.fly, state_dir: /var/lib/fly}\n",
     returns={
         "binary_compatibility": "what the release says",
@@ -82,23 +85,42 @@ def _refuse_lost(state_dir: str, host: Host) -> None:
         )
 
 
+def _state(args: dict[str, Any], host: Host) -> str | None:
+    """The state's string; a state that cannot be read is refused, or, for a fresh brain, just `damaged`."""
+    if host.stat(args["state_dir"], follow=True) is None:
+        return "none"
+    try:
+        state = _ask(args, [STATE, args["state_dir"]], host)
+        if state is not None and gate.no_state(state):
+            _refuse_lost(args["state_dir"], host)
+    except Refused:
+        if not args["fresh"]:
+            raise
+        return "damaged"
+    return state
+
+
+def _names(state_dir: str, host: Host) -> list[str]:
+    """What an archive takes: all but flysim's lock and the archives."""
+    there = host.stat(state_dir, follow=True) is not None
+    return [name for name in host.listdir(state_dir) if name != LOCK and not name.startswith("archive-")] if there else []
+
+
 def read(args: dict[str, Any], host: Host) -> dict[str, Any]:
     """Both strings, in the binary's own words."""
+    if args["put_back"]:
+        back = host.listdir(args["put_back"]) if host.stat(args["put_back"]) is not None else []
+        return {"back": back, "holder": _holder(args["state_dir"], host), "names": _names(args["state_dir"], host)}
     unknown = gate.unknown_segments(args["accept"])
     if unknown:
         raise ModuleError(f"accept: expected {', '.join(s.replace(' ', '-') for s in gate.SEGMENTS)}, found {', '.join(unknown)}")
     binary = _ask(args, ["--print-compatibility", "--connectome", args["connectome"]], host)
     if binary is None:
         return {"unknown": True}
-    there = host.stat(args["state_dir"], follow=True) is not None
-    state = _ask(args, [STATE, args["state_dir"]], host) if there else "none"
-    if state is not None and gate.no_state(state):
-        _refuse_lost(args["state_dir"], host)
-    names = [n for n in host.listdir(args["state_dir"]) if n != LOCK and not n.startswith("archive-")] if there else []
     return {
         "binary": binary,
-        "state": state,
-        "names": names,
+        "state": _state(args, host),
+        "names": _names(args["state_dir"], host),
         "holder": _holder(args["state_dir"], host) if args["archive"] else "",
         "stamp": time.strftime("%Y%m%dT%H%M%SZ", time.gmtime()),
     }
@@ -106,10 +128,12 @@ def read(args: dict[str, Any], host: Host) -> dict[str, Any]:
 
 def plan(args: dict[str, Any], state: dict[str, Any]) -> Decision:
     """Pass, refuse with every way out, or (accepted, asked for) archive."""
+    if "back" in state:
+        return _plan_back(args, state)
     if "unknown" in state:
         unknown = {"binary_compatibility": "", "state_compatibility": "", "differs": [], "open_segments": [], "archive_needed": False, "archive": ""}
         return Same({**unknown, "asked": False}, msg="check mode: the release is not staged yet, so the gate was not asked")
-    verdict = gate.judge(state["binary"], state["state"], args["accept"])
+    verdict = gate.judge(state["binary"], state["state"], args["accept"], args["fresh"])
     archive = f"{args['state_dir']}/archive-{state['stamp']}"
     values: dict[str, Any] = {
         "binary_compatibility": verdict.binary,
@@ -124,23 +148,46 @@ def plan(args: dict[str, Any], state: dict[str, Any]) -> Decision:
         raise Refused(gate.refusal(verdict), fix=gate.ways_out(verdict, f"{args['state_dir']}/archive-…"), **values)
     if not verdict.archive or not args["archive"]:
         return Same(values)
-    if state["holder"]:
-        raise Refused(
-            f"the state in {args['state_dir']} is in use by flysim, pid {state['holder']}",
-            fix="stop it first; it writes its last checkpoint when it stops",
-            **values,
-        )
+    _refuse_holder(args, state, **values)
     values.update(archive=archive, archive_needed=False)
     diff = Diff(args["state_dir"], "".join(f"{n}\n" for n in state["names"]), f"archive-{state['stamp']}/ with all of them\n")
     return Change(before=state["names"], after=archive, diff=(diff,), values=values)
 
 
+def _refuse_holder(args: dict[str, Any], state: dict[str, Any], **values: Any) -> None:
+    if state["holder"]:
+        held = f"the state in {args['state_dir']} is in use by flysim, pid {state['holder']}"
+        raise Refused(held, fix="stop it first; it writes its last checkpoint when it stops", **values)
+
+
+def _plan_back(args: dict[str, Any], state: dict[str, Any]) -> Decision:
+    """An archive that is empty, or not there, has been put back."""
+    if not state["back"]:
+        return Same({"archive": ""})
+    _refuse_holder(args, state)
+    diff = Diff(args["state_dir"], "".join(f"{n}\n" for n in state["names"]), "".join(f"{n}\n" for n in state["back"]))
+    return Change(before=state["names"], after=state["back"], diff=(diff,), values={"archive": f"{args['put_back']}-undone"})
+
+
 def apply(args: dict[str, Any], change: Change, host: Host) -> None:
-    """Move every entry; a cut in between leaves each entry in one of the two places, and running again moves the rest."""
-    here = host.stat(args["state_dir"], follow=True)
-    host.mkdir(change.after, mode=here.mode if here else 0o755)
-    if here:
-        host.chown(change.after, here.uid, here.gid)
-    # The newest checkpoint goes last: until then it still says what the state is, and the gate still asks.
-    for name in sorted(change.before, key=lambda n: (n.startswith("ckpt-"), n)):
-        host.rename(f"{args['state_dir']}/{name}", f"{change.after}/{name}")
+    """Archive, or put back; a cut in between leaves each entry in one of the two places, and running again moves the rest."""
+    if not args["put_back"]:
+        _move(change.before, args["state_dir"], change.after, host)
+        return
+    aside = f"{args['put_back']}-undone"
+    if host.stat(aside) is None:  # else a run that was cut off has moved all that was there
+        _move(change.before, args["state_dir"], f"{aside}-part", host)
+        host.rename(f"{aside}-part", aside)
+    _move(change.after, args["put_back"], args["state_dir"], host)
+    host.remove(args["put_back"])
+
+
+def _move(names: list[str], old: str, new: str, host: Host) -> None:
+    """The newest checkpoint goes last: until then it still says what the state is, and the gate still asks."""
+    here = host.stat(old, follow=True)
+    if host.stat(new, follow=True) is None:
+        host.mkdir(new, mode=here.mode if here else 0o755)
+        if here:
+            host.chown(new, here.uid, here.gid)
+    for name in sorted(names, key=lambda n: (n.startswith("ckpt-"), n)):
+        host.rename(f"{old}/{name}", f"{new}/{name}")

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from flyops.domain import gate
 from flyops.errors import EXIT_OK, UsageError
 from flyops.executor.run import RunResult
 from flyops.operations import build, card, connectome, hosts, ptx, reports, role
@@ -18,6 +19,7 @@ LOWEST_ARCH = "sm_75"  # the embedded PTX: what there is where nobody can ask th
 
 def run(options: DeployOptions) -> int:
     """The exit code of the deploy; nothing was changed by a 2 or 3."""
+    check_accept(options)
     chosen = hosts.find(options.target)
     tag = role.gate(chosen, options.release)
     gpu_on = options.gpu or (not options.release and any_gpu(chosen))
@@ -34,6 +36,7 @@ def run(options: DeployOptions) -> int:
         run_wait=options.wait_s,
         allow_jit=options.allow_jit,
         accept_segments=[options.accept] if options.accept else [],
+        archive_state=options.archive_state,
         force=options.force,
         agent_bundle=str(bundle_file()),
         **chosen_brain(options),
@@ -42,6 +45,14 @@ def run(options: DeployOptions) -> int:
         return result.exit_code
     report(options, result, release.version)
     return result.exit_code or reports.touched(result.hosts)
+
+
+def check_accept(options: DeployOptions) -> None:
+    """One segment by its name, or the whole state: never a list that somebody typed without looking at each."""
+    names = ", ".join(name.replace(" ", "-") for name in gate.SEGMENTS)
+    if options.accept and (gate.unknown_segments([options.accept]) or options.archive_state):
+        found = f"{options.accept!r} and --archive-state" if options.archive_state else repr(options.accept)
+        raise UsageError(f"--accept: expected one of {names}, found {found}", fix="--archive-state takes every difference; the state is archived")
 
 
 def chosen_brain(options: DeployOptions) -> dict[str, Any]:

@@ -74,7 +74,7 @@ def play(hosts: Hosts, playbook: str, *, display: str = "", look: bool = False, 
 
 
 # What every playbook of ours may ask for; an operation sets what it means.
-DEFAULTS: Mapping[str, Any] = {"want_gpu": False, "run_wait": 0, "allow_jit": False, "accept_segments": [], "force": False}
+DEFAULTS: Mapping[str, Any] = {"want_gpu": False, "run_wait": 0, "allow_jit": False, "accept_segments": [], "archive_state": False, "force": False}
 
 
 def supervise(hosts: Hosts) -> None:

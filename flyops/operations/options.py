@@ -29,7 +29,8 @@ class DeployOptions:
     release: str = ""  # a prebuilt release tar; empty: build
     connectome: str = ""  # a name or a path; empty: the inventory's fly_connectome
     allow_jit: bool = False
-    accept: str = ""  # a compatibility segment that may differ; the state is archived
+    accept: str = ""  # one compatibility segment that may differ; the state is archived
+    archive_state: bool = False  # the state is archived whatever differs
     force: bool = False
     wait_s: float = 0.0
     record: str = ""  # folder for the dated report

@@ -22,7 +22,7 @@ BODIES = {node.name: node for node in TREE.body if isinstance(node, ast.Function
 TARGET = "inventory extra limit"
 RUN = f"{TARGET} check diff json verbose forks"
 SURFACE = {
-    "deploy": ("deploy", "DeployOptions", f"{RUN} gpu release connectome allow_jit accept force wait record"),
+    "deploy": ("deploy", "DeployOptions", f"{RUN} gpu release connectome allow_jit accept archive_state force wait record"),
     "rollback_cpu": ("rollback_cpu", "RollbackOptions", f"{RUN} force wait"),
     "rollback": ("rollback", "RollbackOptions", f"{RUN} force wait"),
     "verify": ("verify", "VerifyOptions", f"{RUN} allow_jit record"),

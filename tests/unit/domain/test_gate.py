@@ -70,3 +70,16 @@ def test_unknown_segments():
 def test_first_line():
     assert gate.first_line("warning: x\n\na/b\n") == "a/b"
     assert gate.first_line("\n") == ""
+
+
+def test_several_segments_need_the_whole_state_and_one_its_name():
+    several = gate.judge(OURS, changed(0, 4))
+    assert "(3) --archive-state" in gate.ways_out(several, "/s/archive-1") and "--accept" not in gate.ways_out(several, "/s/archive-1")
+    assert "kernel, state format differ\n" in gate.refusal(several) and "kernel differs\n" in gate.refusal(gate.judge(OURS, changed(0)))
+
+
+@pytest.mark.parametrize("state", [OURS, "rubbish", "damaged"])
+def test_a_fresh_brain_takes_everything_and_archives_it(state):
+    verdict = gate.judge(OURS, state, fresh=True)
+    assert (verdict.passes, verdict.archive) == (True, True)
+    assert not gate.judge(OURS, "none", fresh=True).archive
