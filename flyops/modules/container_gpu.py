@@ -18,7 +18,9 @@ from flyops.spec import Arg, Spec
 SPEC = Spec(
     doc="Give an existing guest the card and cpus, or take them away: lines of its config converge, a restart only when asked.",
     args={
-        "manager": Arg(required=True, choices=("lxc", "pve"), help="who runs the guest; Incus guests have the module incus_guest"),
+        "manager": Arg(
+            required=True, choices=("lxc", "pve", "incus"), help="who runs the guest; an Incus guest is refused: it has the module incus_guest"
+        ),
         "guest": Arg(required=True, help="name of an LXC guest, number of a Proxmox one"),
         "gpu": Arg("raw", help="true, false, a list of UUIDs, bus ids or indexes, or {mig: CARD/GI/CI}; not given: the card's lines are left alone"),
         "nodes": Arg(
@@ -105,6 +107,10 @@ def _place(args: Mapping[str, Any]) -> pveguest.Place:
 def read(args: Dict[str, Any], host: Host) -> State:
     """The guest, the host's majors and, when the card is asked for, its nodes."""
     manager = args["manager"]
+    if manager == "incus":
+        raise ModuleError(
+            f"guest {args['guest']}: Incus keeps its guests' config itself, there are no lines to converge", fix="use the module incus_guest"
+        )
     wrong = pveguest.check_id(args["guest"]) if manager == "pve" else lxcconf.check_name(args["guest"])
     wrong = wrong or next((text for path in args["extra_nodes"] or () for text in [pveconf.check_path(path)] if text), "")
     if wrong:
