@@ -215,7 +215,7 @@ def host(
 def provision(
     c: Context, name: str, gpu: bool = False, gpu_ids: str = "", mig: str = "", no_gpu: bool = False, cpus: str = "", mems: str = "",
     memory: str = "", disk: str = "", unprivileged: bool = False, rootfs: str = "", network: str = "", address: str = "",
-    manager: str = "", id: str = "", on: str = "",
+    autostart: str = "", manager: str = "", id: str = "", on: str = "",
     plan: bool = False, deploy: bool = False, release: str = "", json: bool = False, verbose: bool = False,
 ) -> None:  # fmt: skip
     """

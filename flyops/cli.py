@@ -80,6 +80,7 @@ PROVISION_HELP = {
     "unprivileged": "its root is not this machine's root",
     "rootfs": "a root file system (tar) in place of the cached one",
     "network": "bridge, or none: its own loopback only",
+    "autostart": "yes or no: start with the host",
     "address": "its address on the bridge, as 10.117.0.7/24",
     "deploy": "then deploy flysim into it and verify",
     "release": "for --deploy: a prebuilt release (tar)",

@@ -8,7 +8,7 @@ import posixpath
 import time
 from typing import Any, Callable, Dict, List, Mapping, Sequence
 
-from flyops.domain import cpuset, lxccard, lxcconf, lxcdisk, lxcguest, lxcids, lxcplace
+from flyops.domain import cpuset, lxccard, lxcconf, lxcdisk, lxcguest, lxcids, lxcplace, symptoms
 from flyops.domain.lxcplace import Place
 from flyops.domain.lxcplan import Asked, Todo
 from flyops.errors import ModuleError
@@ -143,9 +143,10 @@ def _start(args: Mapping[str, Any], todo: Todo, place: Place, host: Host) -> Dic
     if done.rc != 0:
         log = host.read_text(place.path("log"), missing="")
         errors = [line.split(" - ", 1)[-1] for line in log.splitlines() if " ERROR " in line]
+        known = symptoms.find("\n".join(errors))
         raise ModuleError(
             f"container {place.name!r} did not start: {'; '.join(errors[:4]) or lxcplace.words(done)}",
-            fix=f"see {place.path('log')}",
+            fix=known.advice if known else f"see {place.path('log')}",
             log=log[-4000:],
         )
     return _wait(args, todo, place, host)

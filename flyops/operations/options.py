@@ -119,6 +119,7 @@ class ProvisionOptions:
     rootfs: str = ""  # a prebuilt root file system (tar); empty: the cached one is made
     network: str = ""  # bridge | none
     address: str = ""  # with its prefix length
+    autostart: str = ""  # yes | no: with the host
     plan: bool = False  # only show what would be done
     deploy: bool = False  # then deploy and verify
     release: str = ""  # for deploy: a prebuilt release

@@ -15,6 +15,7 @@ from flyops.loading.inventory import Inventory
 from flyops.operations import deploy, guests, needs, pve, rootfs, verify
 from flyops.operations.options import DeployOptions, ProvisionOptions, Target, VerifyOptions
 from flyops.operations.play import run_playbook
+from flyops.spec.arguments import to_bool
 
 WINDOW_S = 5  # of a new guest's cost; `verify` alone takes the whole window
 
@@ -68,9 +69,18 @@ def choose(options: ProvisionOptions, inventory: Inventory) -> dict[str, Any]:
         "guest_disk": options.disk,  # a guest keeps its image and its ids
         "guest_idmap": "auto" if options.unprivileged else "",
         "guest_gpu": card(options, known),
+        "guest_autostart": yes(options.autostart) if options.autostart else known.get("container_autostart", False),
         "guest_lxc_path": guests.LXC_PATH,
         "inventory_file": str(guests.inventory_file(options.name)),
     }
+
+
+def yes(word: str) -> bool:
+    """A word for true or false."""
+    try:
+        return to_bool(word)
+    except ValueError:
+        raise UsageError(f"--autostart: expected yes or no, found {word!r}") from None
 
 
 def card(options: ProvisionOptions, known: Mapping[str, Any]) -> Any:

@@ -108,7 +108,8 @@ def test_what_is_not_typed_stays(fly: Fly) -> None:
 
 
 def test_every_word_changes_both_ways(fly: Fly) -> None:
-    fly.provision("--cpus", "1", "--memory", "768M", "--network", "none", "--disk", "256M")
+    fly.provision("--cpus", "1", "--memory", "768M", "--network", "none", "--disk", "256M", "--autostart", "yes")
+    assert "lxc.start.auto = 1" in fly.guest().config
     bare = fly.guest().config
     assert fly.variables()["container_disk"] == 256 << 20
     said = fly("provision", fly.name, "--cpus", "all", "--network", "bridge")
@@ -226,6 +227,7 @@ def test_what_the_host_cannot_give_is_refused_and_nothing_is_made(fly: Fly) -> N
         (["localhost"], "is a host of the inventory that provision did not write"),
         (["good", "--gpu", "--no-gpu"], "--gpu and --no-gpu say different things"),
         (["good", "--gpu-ids", "nvidia0"], "found 'nvidia0'"),
+        (["good", "--autostart", "perhaps"], "--autostart: expected yes or no, found 'perhaps'"),
         (["good", "--mig", "0"], "expected a MIG instance as CARD/GI/CI"),
         (["good", "--rootfs", "/nowhere.tar"], "--rootfs /nowhere.tar: No such file"),
         (["good", "--rootfs", "/etc"], "is no guest's root file system"),
