@@ -280,20 +280,6 @@ def writable_mounts(mountinfo: str) -> Tuple[str, ...]:
     return tuple(point for point, _, options in _driver_mounts(mountinfo) if "ro" not in options.split(","))
 
 
-# cgroup v1's list of rules; on v2 only opening the node tells
-
-
-def rule_allows(devices_list: str, major: int, minor: int, access: str = "rw") -> bool:
-    """Does a `devices.list` let a character device be opened? `c 195:* m` (what a daemon-reload may leave) only lets it be made."""
-    for line in devices_list.splitlines():
-        kind, _, rest = line.strip().partition(" ")
-        number, _, letters = rest.partition(" ")
-        first, _, second = number.partition(":")
-        if kind in ("a", "c") and first in ("*", str(major)) and second in ("*", str(minor)) and set(access) <= set(letters):
-            return True
-    return False
-
-
 # the installer and the toolkit
 
 

@@ -7,10 +7,11 @@ import posixpath
 from dataclasses import dataclass
 from typing import Any, Dict, List, Mapping, Sequence, Tuple
 
-from flyops.domain import driver, driverapt, driverlook, nvidia, probes, symptoms
+from flyops.domain import devicerules, driver, driverapt, driverlook, nvidia, probes, symptoms
+from flyops.domain.systemd import unit_name
 from flyops.errors import ModuleError, Refused
 from flyops.model.change import Change, Decision, Diff, Same
-from flyops.model.host import Host
+from flyops.model.host import Host, Stat
 from flyops.spec import Arg, Spec
 
 SPEC = Spec(
@@ -30,6 +31,7 @@ SPEC = Spec(
         "limit": Arg("float", default=900.0, help="runfile: seconds that the installer may take"),
         "packages": Arg("list", elements="str", help="package: names; default: those of Ubuntu, Debian or NVIDIA's repository, as they are offered"),
         "side": Arg("str", default="guest", choices=("guest", "host"), help="verified: a guest, or the host whose libraries the guests get"),
+        "unit": Arg("str", help="verified: a unit that opens the card; its rules must be in its own config, which is what a daemon-reload leaves"),
         "lib_dirs": Arg("list", elements="path", help="where to look for libraries; default: the usual folders and the linker's"),
         "proc_driver": Arg("path", default="/proc/driver/nvidia", help="version of the loaded module"),
         "dev": Arg("path", default="/dev", help="verified: folder of the nodes"),
@@ -103,7 +105,7 @@ def _guest_problems(args: Mapping[str, Any], host: Host) -> Tuple[str, ...]:
     nodes = [(path, seen) for path in _nodes(args["dev"], host) for seen in [host.stat(path)] if seen and seen.kind == "char"]
     rules = host.read_text("/sys/fs/cgroup/devices/devices.list", missing="")
     for path, seen in nodes:
-        if rules and not driver.rule_allows(rules, *seen.rdev):
+        if rules and not devicerules.rule_allows(rules, *seen.rdev):
             out.append(f"{path}: no device rule here lets {seen.rdev[0]}:{seen.rdev[1]} be opened (rules: {', '.join(rules.splitlines()[:6])})")
     if nodes:
         asked = {"paths": [path for path, _ in nodes]}
@@ -112,9 +114,37 @@ def _guest_problems(args: Mapping[str, Any], host: Host) -> Tuple[str, ...]:
         for path, why in sorted(opened.get("failed", {}).items()):
             if path not in told:
                 out.append(f"{path}: {why} ({symptoms.hint(f'{path}: {why}') or 'unknown reason'})")
+    if args["unit"] and host.which("systemctl"):
+        out += _unit_problems(args["unit"], nodes, host)
     if host.which("pgrep") and host.run(["pgrep", "-x", "nvidia-persiste"], query=True).rc == 0:
         out.append("nvidia-persistenced runs in this guest: it acts on the machine's cards and belongs to the host alone; disable it here")
     return tuple(out)
+
+
+def _unit_problems(unit: str, nodes: Sequence[Tuple[str, Stat]], host: Host) -> List[str]:
+    """Nodes that the unit cannot open, or only until systemd writes its rules again."""
+    unit_name(unit)  # one that begins with a dash would be an option
+    show = driverlook.text(
+        host.run(["systemctl", "show", "-p", "LoadState", "-p", "MainPID", "-p", "DevicePolicy", "-p", "DeviceAllow", unit], query=True)
+    )
+    values = dict(line.split("=", 1) for line in show.splitlines() if "=" in line)
+    if values.get("LoadState") != "loaded":
+        return []
+    where = devicerules.devices_path(host.read_text(f"/proc/{values.get('MainPID', '0')}/cgroup", missing=""))
+    now = host.read_text(f"/sys/fs/cgroup/devices{where}/devices.list", missing="") if where else ""
+    majors = nvidia.char_majors(host.read_text("/proc/devices", missing=""))
+    out = []
+    for path, seen in nodes:
+        names = [name for name, major in majors.items() if major == seen.rdev[0]]
+        lasting = devicerules.config_allows(show, path, names)
+        open_now = not now or devicerules.rule_allows(now, *seen.rdev)
+        if not lasting:
+            said = "open now, by a rule that was only injected" if now and open_now else "not open"
+            allowed = ", ".join(devicerules.config(show)[1]) or "nothing"
+            out.append(f"{path}: {said}: {unit}'s own config allows {allowed}, and a daemon-reload leaves only that")
+        elif not open_now:
+            out.append(f"{path}: {unit}'s config allows it, and its cgroup does not: systemctl daemon-reload, then restart it")
+    return out
 
 
 def _host_problems(seen: driver.Seen, version: str, host: Host) -> Tuple[str, ...]:

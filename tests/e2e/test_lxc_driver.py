@@ -33,9 +33,9 @@ class Driver:
         """A file in the guest."""
         self.guest.run("sh", "-c", f"cat > '{path}'", stdin=text)
 
-    def sh(self, script: str, *words: str) -> str:
+    def sh(self, script: str, *words: str, check: bool = True) -> str:
         """A script in the guest: its output."""
-        return self.guest.run("sh", "-c", script, "sh", *words).stdout.strip()
+        return self.guest.run("sh", "-c", script, "sh", *words, check=check).stdout.strip()
 
     def loaded(self, version: str) -> None:
         """The host boots another module."""
@@ -208,7 +208,37 @@ def test_bound_libraries_and_mounts_that_predate_an_upgrade(driver: Driver, tmp_
     assert driver.sh("ldconfig -p | grep -c libcuda || true; ls /usr/local/bin | grep -c nvidia || true") == "0\n0"
 
 
-def test_case_27_and_34_a_node_without_a_rule_is_not_opened(driver: Driver) -> None:
+UNITS = """[Service]
+ExecStart=sleep 600
+DevicePolicy=closed
+"""
+
+
+def test_case_27_and_34_rules_that_are_only_injected_go_with_a_daemon_reload(driver: Driver) -> None:
+    # A guest may open fuse's number (10:229); under systemd's `closed` a unit may not, until it is told so.
+    driver.sh("mknod -m 666 /dev/nvidia0 c 10 229")
+    driver.put("/run/systemd/system/bare.service", UNITS)
+    driver.put("/run/systemd/system/told.service", f"{UNITS}DeviceAllow=/dev/nvidia0 rw\n")
+    driver.sh("systemctl daemon-reload; systemctl start bare told")
+    asked = {"state": "verified", "version": OLD, "lib_dirs": ["/srv/none"], "dev": "/dev"}
+
+    def problems(unit: str) -> list[str]:
+        return [text for text in driver("libcuda.so: expected", unit=unit, **asked)["problems"] if "/dev/nvidia0" in text]
+
+    assert problems("told") == []
+    assert problems("bare") == ["/dev/nvidia0: not open: bare's own config allows nothing, and a daemon-reload leaves only that"]
+    path = driver.sh("grep :devices: /proc/$(systemctl show -p MainPID --value bare)/cgroup | cut -d: -f3", check=False)
+    if path:  # cgroup v1: a rule can be injected, as container runtimes do it
+        rules = f"/sys/fs/cgroup/devices{path}/devices.list"
+        driver.sh(f"echo 'c 10:229 rw' > /sys/fs/cgroup/devices{path}/devices.allow")
+        assert "open now, by a rule that was only injected" in problems("bare")[0]
+        driver.sh("systemctl daemon-reload")
+        assert "10:229" not in driver.sh(f"cat {rules}")
+        assert "10:229" in driver.sh(f"cat {rules.replace('bare', 'told')}")
+    assert problems("told") == []
+
+
+def test_case_34_a_bind_alone_does_not_open_a_node(driver: Driver) -> None:
     # Nodes by the number of a device that a guest may not open, and by one that it may.
     driver.sh("mkdir -p /srv/nodes; mknod -m 666 /srv/nodes/nvidia0 c 10 237; mknod -m 666 /srv/nodes/nvidiactl c 1 3")
     result = driver("/srv/nodes/nvidia0", state="verified", version=OLD, lib_dirs=["/srv/none"])

@@ -182,24 +182,6 @@ def test_case_17_mounts_of_the_driver() -> None:
     assert driver.mounted("") == ()
 
 
-@pytest.mark.parametrize(
-    ("rules", "open_"),
-    [
-        ("c 195:254 rw\nc 195:0 rw\n", True),  # as injected
-        ("c 195:* m\n", False),  # what the reload left
-        ("", False),
-        ("c 195:* rwm\n", True),
-        ("a *:* rwm\n", True),
-        ("b 195:* rwm\n", False),
-        ("c 195:1 rw\nc 19:0 rw\n", False),
-        ("c *:* m\n", False),
-        ("c 195:0 r\n", False),
-    ],
-)
-def test_case_27_rules_before_and_after_a_reload(rules: str, open_: bool) -> None:
-    assert driver.rule_allows(rules, 195, 0) is open_
-
-
 LOG = """nvidia-installer log file '/var/log/nvidia-installer.log'
 creation time: Tue Dec  1 00:00:00 2026
 installer version: 570.148.08
