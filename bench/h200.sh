@@ -4,7 +4,12 @@
 #   bench/h200.sh provision      a guest with the card: made, unchanged the second time, cuInit inside, retired without a trace
 #   bench/h200.sh main_job       `./fly bench main_job`: plain deploy, deploy --gpu through the five checks, rollback-cpu; the record
 #   bench/h200.sh parity         `./fly bench parity`: the same bits on 1, 2, 3, 7 threads and the card; the record
-# The last two need prebuilt releases in .lab/: cpu.tar.gz, cuda.tar.gz (./fly build, ./fly build --gpu), and circuit668.fly for parity.
+#   bench/h200.sh sabotage [S]   `./fly bench sabotage` within S seconds (420): real deploys that are wrong while they look right. It goes on where an
+#                                earlier one ended when its records/sabotage/guest/ was carried there as .lab/sabotage/
+#   bench/h200.sh lifecycle      `./fly bench lifecycle`: provision, CPU, GPU, a lost card, the GPU again, a watch of WATCH_MINUTES (5), rollback
+#   bench/h200.sh switches       `./fly bench switches`: thirty times from the CPU to the GPU and back
+# All but the first need prebuilt releases in .lab/: cpu.tar.gz, cuda.tar.gz (./fly build, ./fly build --gpu); parity circuit668.fly as well, and
+# lifecycle fault.tar.gz (FLY_CARGO_FEATURES=cuda,fault ./fly build). DOUBLE=1 rehearses on a machine without a card (tests/beds/doublecard.py).
 # What must have been carried there: .lab/ (tests/beds/gpu-lab/build.sh .lab) and .whl/ (pip download -r requirements/run.txt -d .whl).
 # Results go to $OUT (reports/ when that is not set). CARD=0 leaves the card out, and FLYLAB=0 the lab: for a rehearsal on a machine that has LXC.
 set -euo pipefail
@@ -17,11 +22,16 @@ if [ "${FLYLAB:-1}" = 1 ] && [ -z "${FLYLAB_INSIDE:-}" ]; then
   OUT=$out LAB=$PWD/.lab exec tests/beds/gpu-lab/enter.sh "$PWD/bench/h200.sh" "$@"
 fi
 
+if [ "${DOUBLE:-0}" = 1 ] && [ -z "${DOUBLECARD_INSIDE:-}" ]; then
+  OUT=$out exec python3 -m tests.beds.doublecard "$PWD/bench/h200.sh" "$@"
+fi
+
 offline=()
 [ -d .whl ] && [ "${FLYLAB:-1}" = 1 ] && offline=(--offline .whl)
 card=()
 [ "${CARD:-1}" = 1 ] && card=(--gpu)
 guest=dev1
+rootfs=${ROOTFS:-$PWD/.lab/guest.tar.xz}
 log=$out/$proof.txt
 
 say() { printf '\n### %s  (%s s)\n' "$*" "$SECONDS"; }
@@ -44,7 +54,7 @@ raise SystemExit(any(code for _, code in steps))
 # The guest that later proofs use as well; leaves `guest` running.
 provision_guest() {
   say "provision"
-  fly provision "$guest" --rootfs .lab/guest.tar.xz --network none --cpus "${CPUS:-0-7}" --memory "${MEMORY:-16G}" "${card[@]}"
+  fly provision "$guest" --rootfs "$rootfs" --network none --cpus "${CPUS:-0-7}" --memory "${MEMORY:-16G}" "${card[@]}"
   want "systemd in the guest" running "$(inside systemctl is-system-running)"
 }
 
@@ -59,7 +69,7 @@ prove_provision() {
   fi
   say "again: nothing changes"
   pid=$(lxc-info -n "$guest" -p -H)
-  fly provision "$guest" --rootfs .lab/guest.tar.xz --network none --cpus "${CPUS:-0-7}" --memory "${MEMORY:-16G}" "${card[@]}" | tee "$out/again.txt"
+  fly provision "$guest" --rootfs "$rootfs" --network none --cpus "${CPUS:-0-7}" --memory "${MEMORY:-16G}" "${card[@]}" | tee "$out/again.txt"
   want "changed by the second run" 0 "$(grep -o 'changed=[0-9]*' "$out/again.txt" | tail -1 | cut -d= -f2)"
   want "pid of the guest's init" "$pid" "$(lxc-info -n "$guest" -p -H)"
   say "other limits without a restart"
@@ -75,15 +85,29 @@ prove_provision() {
 }
 
 prove_main_job() {
-  ROOTFS=$PWD/.lab/guest.tar.xz CPU_RELEASE=$PWD/.lab/cpu.tar.gz CUDA_RELEASE=$PWD/.lab/cuda.tar.gz fly bench main_job --out "$out/records"
+  ROOTFS=$rootfs CPU_RELEASE=$PWD/.lab/cpu.tar.gz CUDA_RELEASE=$PWD/.lab/cuda.tar.gz fly bench main_job --out "$out/records"
 }
 
 prove_parity() {
   FLY_RELEASE=$PWD/.lab/cuda.tar.gz FLY_BRAIN_CIRCUIT668=$PWD/.lab/circuit668.fly fly bench parity --out "$out/records"
 }
 
+prove_sabotage() {
+  if [ -d .lab/sabotage ]; then export SABOTAGE_KEPT=$PWD/.lab/sabotage; fi
+  SABOTAGE_BUDGET_S=${1:-420} ROOTFS=$rootfs CPU_RELEASE=$PWD/.lab/cpu.tar.gz CUDA_RELEASE=$PWD/.lab/cuda.tar.gz LOUD=1 fly bench sabotage --out "$out/records"
+}
+
+prove_lifecycle() {
+  if [ -e .lab/fault.tar.gz ]; then export FAULT_RELEASE=$PWD/.lab/fault.tar.gz; fi
+  ROOTFS=$rootfs CPU_RELEASE=$PWD/.lab/cpu.tar.gz CUDA_RELEASE=$PWD/.lab/cuda.tar.gz fly bench lifecycle --out "$out/records"
+}
+
+prove_switches() {
+  ROOTFS=$rootfs CPU_RELEASE=$PWD/.lab/cpu.tar.gz CUDA_RELEASE=$PWD/.lab/cuda.tar.gz fly bench switches --out "$out/records"
+}
+
 # One file travels back more easily than many.
 pack() { if [ -d "$out/records" ]; then tar -C "$out" -czf "$out/records.tar.gz" records; fi; }
 trap pack EXIT
 
-{ declare -F "prove_$proof" >/dev/null || { echo "no proof named $proof"; exit 2; }; "prove_$proof"; say "all of $proof held"; } 2>&1 | tee "$log"
+{ declare -F "prove_$proof" >/dev/null || { echo "no proof named $proof"; exit 2; }; "prove_$proof" "${@:2}"; say "all of $proof held"; } 2>&1 | tee "$log"

@@ -25,6 +25,7 @@ class Case:
     run: Callable[[Any], Outcome]  # what the operator does meanwhile
     beds: tuple[str, ...] = ("double", "card")
     quick: bool = False  # also in the part that CI runs
+    moves_live: bool = False  # the sabotage itself restarts the live service
 
 
 @dataclass
@@ -62,6 +63,7 @@ def sample(case: Case, outcome: Outcome, number: int, bed: str) -> dict[str, Any
     """The raw sample of a case."""
     row = {"number": number, "bed": bed, "case": case.name, "does": case.does, "caught_by": case.caught_by, "words": case.words, **asdict(outcome)}
     row["text"] = outcome.text[-6000:]
+    row["live_kept"] = outcome.live_kept or case.moves_live
     return {**row, "verdict": verdict(row)}
 
 

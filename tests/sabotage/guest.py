@@ -15,7 +15,6 @@ FEATURE = (
     Case(
         "words-forged", "a program that prints flysim's words and runs on the CPU", "feature", "the process that answers runs the cpu backend", nothing,
         wrapped(1, 'case "$1" in run) echo "cuda feature compiled in (PTX sm_75)" >&2; echo "cuda backend attached (made up, PTX sm_90 exact)" >&2; export FLY_LIF_CUDA=0;; esac'),
-        quick=True,
     ),
     Case(
         "words-quoted", "a program that only mentions flysim's words", "feature", "no cuda feature", nothing,
@@ -28,7 +27,7 @@ FEATURE = (
 NODES = (
     Case("uvm-regular-file", "an empty regular file in place of /dev/nvidia-uvm", "card", "/dev/nvidia-uvm is a regular file, size 0", over("/dev/nvidia-uvm", ": >$it"), deploy(), quick=True),
     Case("ctl-regular-file", "a regular file in place of /dev/nvidiactl", "card", "/dev/nvidiactl is a regular file, size 2", over("/dev/nvidiactl", "echo x >$it"), deploy()),
-    Case("uvm-foreign-major", "/dev/nvidia-uvm with another driver's number", "card", r"/dev/nvidia-uvm is 1:3, the loaded module's number is \d+:0", over("/dev/nvidia-uvm", "mknod -m 666 $it c 1 3"), deploy(), quick=True),
+    Case("uvm-foreign-major", "/dev/nvidia-uvm with another driver's number", "card", r"/dev/nvidia-uvm is 1:3, the loaded module's number is \d+:0", over("/dev/nvidia-uvm", "mknod -m 666 $it c 1 3"), deploy()),
     Case("card-foreign-minor", "/dev/nvidia0 with the number of another card", "card", r"/dev/nvidia\d is 195:9", over("/dev/nvidia0", "mknod -m 666 $it c 195 9"), deploy()),
     Case("uvm-missing", "no /dev/nvidia-uvm; /dev/nvidia-uvm-tools is there", "card", "/dev/nvidia-uvm is missing.*999", without("nvidia-uvm"), deploy()),
     Case("card-missing", "only the control and uvm nodes", "card", "no usable card node", without("nvidia0"), deploy()),
@@ -53,7 +52,7 @@ LIBRARIES = (
 )  # fmt: skip
 
 PTX = (
-    Case("ptx-higher-arch", "PTX of a newer card under this card's name", "ptx", "sm_121 does not run on|target: ", nothing, ptx(11, acts.retarget("sm_121")), quick=True),
+    Case("ptx-higher-arch", "PTX of a newer card under this card's name", "ptx", "sm_121 does not run on|target: ", nothing, ptx(11, acts.retarget("sm_121"))),
     Case("ptx-lower-arch", "PTX of an older card under this card's name: the driver would translate it", "ptx", "JIT", nothing, ptx(12, acts.retarget("sm_75"))),
     Case("ptx-newer-isa", "an ISA that this driver does not read", "ptx", r"\.version: driver \S+ reads up to .*, found 9\.9", nothing, ptx(13, acts.newer_isa)),
     Case("ptx-fma", "one fused multiply-add", "ptx", "fused multiply-add", nothing, ptx(14, acts.fused), quick=True),
@@ -82,11 +81,11 @@ EXACT = (
 )  # fmt: skip
 
 COST = (
-    Case("gpu-slow", "the trial stands still half of the time (a busy neighbour takes the card)", "cost", "GPU: realtime factor", nothing, acts.beside("cost: .* on the cuda", acts.half_speed), quick=True),
-    Case("gpu-paused", "the trial answers and its ticks stand still", "cost", "GPU: realtime factor 0", nothing, acts.beside("cost: .* on the cuda", acts.pause)),
+    Case("gpu-slow", "the trial stands still half of the time (a busy neighbour takes the card)", "cost", "GPU: realtime factor", nothing, acts.beside("cost: .* on the cuda", acts.half_speed)),
+    Case("clock-stands-still", "the trial answers and its ticks do not grow", "cost", r"GPU: realtime factor 0\.[0-4]", nothing, acts.beside("cost: .* on the cuda", acts.halt)),
     Case("core-burnt", "a child of the service burns a core", "cost", "the GPU run takes .* host cores", nothing, wrapped(51, 'case "$1" in run) (while :; do :; done) & ;; esac')),
     Case("spinning-wait", "the driver waits by polling", "cost", "the GPU run takes .* host cores", shell("touch /run/double/spin", "rm -f /run/double/spin"), deploy(), DOUBLE),
-    Case("live-restarted", "the live unit is restarted in the window", "cost", "CPU kernel: .*(ended|changed)", nothing, acts.beside("cost: .* on the CPU", acts.restart_live)),
+    Case("live-restarted", "the live unit is restarted in the window", "cost", "CPU kernel: .*(ended|changed)", nothing, acts.beside("cost: .* on the CPU", acts.restart_live), moves_live=True),
     Case("brain-quiet", "a drive so weak that neither kernel has work", "cost", "mean activity .* silent brain", nothing, deploy("-e", "fly_drive=KC:2")),
     Case("brain-spinning", "a drive that keeps every neuron spiking", "cost", "spinning brain", nothing, deploy("-e", "fly_drive=KC:4000"), DOUBLE),
 )  # fmt: skip
@@ -134,7 +133,7 @@ LAST = (
     Case("healthy-jit", "PTX of an older card, allowed", HEALTHY, "", nothing, ptx(61, acts.retarget("sm_75"), "--allow-jit")),
     Case("healthy-rollback-jit", "rollback-cpu", HEALTHY, "", live_on_gpu(), Box.rollback_cpu),
     Case("healthy-extra-nodes", "a modeset node and a folder of capabilities beside the others", HEALTHY, "", acts.extra_nodes, deploy()),
-    Case("healthy-end", "rollback-cpu; nothing of all this is left", HEALTHY, "", live_on_gpu(), Box.rollback_cpu, quick=True),
+    Case("healthy-end", "rollback-cpu; nothing of all this is left", HEALTHY, "", live_on_gpu(), Box.rollback_cpu),
 )  # fmt: skip
 
 CASES: tuple[Case, ...] = (*FEATURE, *NODES, *LIBRARIES, *PTX, *GATES, *EXACT, *COST, *LIVE, *LAST)
