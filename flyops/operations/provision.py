@@ -25,7 +25,10 @@ def run(options: ProvisionOptions) -> int:
     began = time.monotonic()
     inventory = guests.checked(options.name)
     if pve.wanted(options, inventory):
-        return pve.provision(options, inventory, card(options, guests.variables(inventory, options.name)))
+        gpu = card(options, guests.variables(inventory, options.name))
+        code = pve.provision(options, inventory, gpu)
+        last = code != EXIT_OK or options.plan or not options.deploy
+        return code if last else verified(options, bool(gpuask.ask(gpu)))
     needs.root(f"make the container {options.name}")
     needs.program("lxc-start", "run containers")
     chosen = choose(options, inventory)

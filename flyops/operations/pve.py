@@ -15,6 +15,7 @@ from flyops.loading.inventory import Inventory
 from flyops.operations import guests, needs
 from flyops.operations.options import ProvisionOptions, RetireOptions
 from flyops.operations.play import run_playbook
+from flyops.spec.arguments import to_bool
 
 MANAGER = "pve"
 LXC_ONLY = ("rootfs", "network", "address", "unprivileged")  # a node's inventory says these: pve_template, pve_network, pve_unprivileged
@@ -76,6 +77,7 @@ def choose(options: ProvisionOptions, inventory: Inventory, gpu: Any) -> dict[st
         "guest_memory": str(options.memory or known.get("container_memory", "4G")),
         "guest_disk": _gib(options.disk) or known.get("container_disk", 0),
         "guest_gpu": gpu,
+        "guest_autostart": _yes(options.autostart) if options.autostart else known.get("container_autostart", ""),  # empty: the node's pve_onboot
         "inventory_file": str(guests.inventory_file(options.name)),
     }
 
@@ -85,6 +87,13 @@ def _cores(cpus: str, known: Mapping[str, Any]) -> int:
         return len(cpuset.parse(cpus)) or int(known.get("container_cores", 2))
     except cpuset.CpusetError as error:
         raise UsageError(f"--cpus: {error}") from None
+
+
+def _yes(word: str) -> bool:
+    try:
+        return to_bool(word)
+    except ValueError:
+        raise UsageError(f"--autostart: expected yes or no, found {word!r}") from None
 
 
 def _gib(text: str) -> int:

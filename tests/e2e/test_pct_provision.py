@@ -72,10 +72,10 @@ def test_provision_plan_again_change_and_retire(node: Node, capsys: pytest.Captu
     assert not node.hosts.exists()
     assert not list((node.bed.folder / "conf").iterdir())
 
-    assert node.provision(gpu=True, cpus="0-3", memory="2G", disk="32G") == 0
+    assert node.provision(gpu=True, cpus="0-3", memory="2G", disk="32G", autostart="yes") == 0
     assert "dev1: guest 101 on node1, cpus 0-3, memory 2G, GPU by devN entries" in capsys.readouterr().out
     conf = node.bed.conf()
-    for line in ("cores: 4", "memory: 2048", "tags: flyops", "lxc.cgroup2.cpuset.cpus: 0-3", "rootfs: local-lvm:vm-101-disk-0,size=32G"):
+    for line in ("cores: 4", "memory: 2048", "tags: flyops", "onboot: 1", "lxc.cgroup2.cpuset.cpus: 0-3", "rootfs: local-lvm:vm-101-disk-0,size=32G"):
         assert line in conf.splitlines()
     assert "status: running" in node.bed.pct("status", "101").stdout
     assert set(node.bed.started()["nodes"]) >= {"/dev/nvidia0", "/dev/nvidia1", "/dev/nvidia-uvm"}
@@ -135,6 +135,7 @@ def test_no_template_says_what_to_type_and_makes_nothing(node: Node, capsys: pyt
         ({"id": "7"}, "from 100 up; found '7'"),
         ({"rootfs": "x.tar", "network": "none"}, "--rootfs, --network mean nothing for a Proxmox guest"),
         ({"cpus": "x"}, "--cpus: "),
+        ({"autostart": "maybe"}, "--autostart: expected yes or no"),
         ({"disk": "8T"}, "--disk: expected GiB as 32G"),
         ({"on": "nowhere"}, "no host 'nowhere' in the inventory"),
     ],
