@@ -211,6 +211,20 @@ def host(
     cli.operation("host", "HostOptions", locals())
 
 
+@operation(cli.DRIVER_HELP)
+def driver(
+    c: Context, inventory: list[str], extra: list[str], limit: str = "", check: bool = False, diff: bool = False, json: bool = False,
+    verbose: bool = False, forks: str = "20", strategy: str = "", runfile: str = "", sha256: str = "", version: str = "", packages: str = "",
+    verify: bool = False, remove: bool = False,
+) -> None:  # fmt: skip
+    """
+    The driver's libraries of guests in lockstep with the module that their host has loaded.
+
+    Example: ./fly driver --limit dev1 --runfile NVIDIA-Linux-x86_64-570.148.08.run
+    """
+    cli.operation("driver", "DriverOptions", locals())
+
+
 @operation(cli.PROVISION_HELP)
 def provision(
     c: Context, name: str, gpu: bool = False, gpu_ids: str = "", mig: str = "", no_gpu: bool = False, cpus: str = "", mems: str = "",

@@ -67,6 +67,15 @@ HOST_HELP = {
     "hold-driver": "keep the driver's packages from unattended upgrades (-e host_hold_driver=false undoes it)",
     "remove": "take away what `host` brought: units, timer, its packages' hold, the card of guests that had it from us",
 }
+DRIVER_HELP = {
+    "strategy": "bind (the host's libraries), runfile (NVIDIA's installer) or package (apt, exact version, held); default bind",
+    "runfile": "the installer, a file here; it is sent, checked, run without its kernel part, and removed",
+    "sha256": "what the installer's digest must be",
+    "version": "of the host's module, where the guest cannot see it",
+    "packages": "their names, comma separated, where they are not the usual ones",
+    "verify": "only look, at guests and hosts",
+    "remove": "take away what the strategy brought",
+}
 PROVISION_HELP = {
     "name": "the container's name",
     "gpu": "with every card of this machine inside",

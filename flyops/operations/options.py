@@ -150,6 +150,20 @@ class HostOptions:
 
 
 @dataclass(frozen=True)
+class DriverOptions:
+    """`invoke driver`."""
+
+    target: Target = Target()
+    strategy: str = ""  # bind | runfile | package; empty: runfile with a runfile, else bind
+    runfile: str = ""  # the installer, here
+    sha256: str = ""  # its digest by its publisher
+    version: str = ""  # of the host's module; empty: what the guest sees in /proc
+    packages: str = ""  # names, comma separated; empty: the known ones, as they are offered
+    verify: bool = False  # only look
+    remove: bool = False
+
+
+@dataclass(frozen=True)
 class BuildOptions:
     """`invoke build`."""
 

@@ -35,6 +35,7 @@ SURFACE = {
     "facts": ("facts", "InventoryOptions", f"{TARGET} json verbose forks"),
     "inventory": ("inventory", "InventoryOptions", f"{TARGET} json verbose"),
     "play": ("play", "PlayOptions", f"file {RUN} tags skip_tags start_at_task list_hosts list_tasks syntax_check step stats"),
+    "driver": ("driver", "DriverOptions", f"{RUN} strategy runfile sha256 version packages verify remove"),
     "host": ("host", "HostOptions", f"{RUN} hold_driver remove"),
     "provision": ("provision", "ProvisionOptions", "name gpu gpu_ids mig no_gpu cpus mems memory disk unprivileged rootfs network address autostart manager id on plan deploy release json verbose"),
     "retire": ("retire", "RetireOptions", "name plan json verbose"),
