@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flyops.domain import checks, driver, fence, gate, lxcconf, manifest, neighbours, nvidia, receipt
+from flyops.domain import cardload, checks, driver, fence, gate, lxcconf, manifest, neighbours, nvidia, receipt
 from flyops.domain.checks import Judged
 from flyops.model.host import Stat
 
@@ -114,6 +114,12 @@ def cost(cpu: dict[str, Any] | None = None, gpu: dict[str, Any] | None = None) -
     return lambda: checks.judge_cost({**CPU, **(cpu or {})}, {**GPU, **(gpu or {})})
 
 
+def neighbour(gpu: dict[str, Any]) -> Callable[[], Judged]:
+    """Check 5 on a card that somebody else keeps busy: no failure by itself, the cause of one."""
+    look = {"readable": True, "cards": [{"busy_pct": 97.0}], "neighbours": [{"pid": 9, "name": "trainer", "guest": "dev9", "mib": 900}]}
+    return lambda: cardload.told(cost(gpu=gpu)(), look)
+
+
 def health(second: dict[str, Any] | None = None, seconds: float = 3.0, **process: Any) -> Callable[[], Judged]:
     """The proof after a switch."""
     later = {**STATUS, "tick": 40_000, **(second or {})}
@@ -211,6 +217,7 @@ WRONG: tuple[Text, ...] = (
     Text("thirds-silent-middle", "no spike while the card computed", "bitexact", "no spikes in third 2", exact(thirds={**THIRDS, "parts": [PARTS[0], {"backend": "cuda", "spikes": 0}, PARTS[2]]}), exact()),
     Text("thirds-at-window-ends", "cut at the end of a delay window", "bitexact", "proves less", exact(thirds={**THIRDS, "parts": [{**PARTS[0], "inside_window": False}, *PARTS[1:]]}), exact()),
     Text("cost-not-halved", "the GPU run takes 0.6 of what the CPU kernel takes", "cost", "expected <= 0.5", cost({"cores": 1.0}, {"cores": 0.6}), cost({"cores": 1.0}, {"cores": 0.4})),
+    Text("busy-neighbour", "a neighbour keeps the card busy, and the GPU run falls behind", "cost", "busy neighbour.*trainer in dev9", neighbour({"factor": 0.7}), neighbour({})),
     Text("cost-of-a-stranger", "another process answers at the trial's port", "cost", "not the process that was measured", cost(gpu={"stranger": 99}), cost()),
     Text("cost-other-process", "the process changed within the window", "cost", "the process changed", cost(gpu={"pid_stable": False}), cost()),
     Text("cost-no-cpu-time", "no CPU time at all", "cost", "no CPU time at all", cost(gpu={"cores": 0.0}), cost()),
