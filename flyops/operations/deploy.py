@@ -110,6 +110,8 @@ def bundle_file() -> Any:
 def report(options: DeployOptions, result: RunResult, version: str) -> None:
     """The five checks and one line a host."""
     for name, host in result.hosts.items():
+        if not host.ok:  # a container host that was only looked at for its guest
+            continue
         backend = "cuda" if options.gpu else str(host.vars.get("fly_row", {}).get("backend") or "cpu")
         found = reports.from_vars(host.vars)
         if host.vars.get("gpu_is_live") and not options.target.json:

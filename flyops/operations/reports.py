@@ -77,9 +77,10 @@ def line(row: Mapping[str, Any]) -> str:
     if not row.get("backend"):
         return f"{row['host']}: flysim does not answer on {row['url']}"
     age, threads = row.get("checkpoint_age_s"), row["threads"]
+    lost = f"\n  the card was lost at {row['card_lost']}: the CPU settings came back by receipt" if row.get("card_lost") else ""
     saved = f"checkpoint {float(age):.0f} s old" if age is not None else "no checkpoint yet"
     return (
         f"{row['host']}: {row['backend']} backend, real time x{float(row.get('realtime_factor') or 0):.3f}, {row['neurons']} neurons, "
         f"{threads} thread{'' if threads == 1 else 's'} on cpus {row['cpus']}, pid {row['pid']}\n"
-        f"  release {row['release']}, {saved}\n  page    {row['page_url']}\n  status  {row['url']}/status"
+        f"  release {row['release']}, {saved}\n  page    {row['page_url']}\n  status  {row['url']}/status{lost}"
     )

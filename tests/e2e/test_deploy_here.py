@@ -59,7 +59,7 @@ def test_status_is_one_json_line_with_the_promised_keys(deployed: Fly) -> None:
     import json
 
     row = json.loads(deployed("status", "--json"))
-    keys = "host backend pid url page_url release neurons realtime_factor threads cpus checkpoint_age_s".split()
+    keys = "host backend pid url page_url release neurons realtime_factor threads cpus checkpoint_age_s card_lost".split()
     assert list(row) == keys
     assert row["backend"] == "cpu" and row["neurons"] == 668 and row["pid"] == deployed.status()["pid"]
     deployed("stop")
