@@ -74,7 +74,8 @@ class Soak:
 
     def learn(self) -> dict[str, list[str]]:
         """All four states by runs that nobody cuts, and the steps of both commands."""
-        steps = {"first": self._clean("deploy", (next(iter(self.releases)), "wide"))}
+        for release in self.releases:  # from here on each has the other one to go back to
+            steps = {"first": self._clean("deploy", (release, "wide"))}
         for kind in ("deploy", "rollback", "deploy"):
             steps[kind] = self._clean(kind, self.target(kind))
         if len(self.known) != len(self.releases) * len(SETTINGS):

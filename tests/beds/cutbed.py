@@ -209,5 +209,5 @@ def lies(found: dict[str, Any]) -> list[str]:
 
 
 def identity(found: dict[str, Any]) -> dict[str, Any]:
-    """What makes two looks the same state: settings, units, current release, and what really runs."""
-    return {key: found[key] for key in ("settings", "current", "sim", "page", "units")}
+    """What makes two looks the same state: settings, units, both links to releases, and what really runs."""
+    return {key: found[key] for key in ("settings", "current", "previous", "sim", "page", "units")}

@@ -113,8 +113,10 @@ def test_rollback_after_a_cut_goes_to_what_ran_with_its_settings(
     live: FlyGuest, flysim_release: Release, tmp_path: Path, words: tuple[str, ...]
 ) -> None:
     cut_after_flip(live, another(flysim_release, tmp_path, "0.1.0-cccccccccc"), *words)
+    live.sh("ln -sfn releases/$(basename $(readlink /opt/fly/current)) /opt/fly/previous")  # as a cut between the two links leaves it
     live("rollback")
     assert (live.status()["seed"], live.release(), live.receipts()) == (783, flysim_release.version, [])
+    assert live.link("previous") == "", "there was none before"
     assert changed(live("deploy", "--release", str(flysim_release.tar)), "box") == 0
 
 
