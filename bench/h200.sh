@@ -94,7 +94,7 @@ prove_parity() {
 
 prove_sabotage() {
   if [ -d .lab/sabotage ]; then export SABOTAGE_KEPT=$PWD/.lab/sabotage; fi
-  SABOTAGE_BUDGET_S=${1:-420} ROOTFS=$rootfs CPU_RELEASE=$PWD/.lab/cpu.tar.gz CUDA_RELEASE=$PWD/.lab/cuda.tar.gz LOUD=1 fly bench sabotage --out "$out/records"
+  SABOTAGE_BUDGET_S=${1:-420} ROOTFS=$rootfs CPU_RELEASE=$PWD/.lab/cpu.tar.gz CUDA_RELEASE=$PWD/.lab/cuda.tar.gz fly bench sabotage --out "$out/records"
 }
 
 prove_lifecycle() {

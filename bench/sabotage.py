@@ -9,6 +9,7 @@ samples before it taken from SABOTAGE_KEPT (a folder of raw samples); SABOTAGE_B
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import re
@@ -48,6 +49,9 @@ def measure(raw: Path) -> None:
     for name in ("releases", "report", "swapped"):  # megabytes that anybody can make again
         path = raw / "guest" / name
         shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+    transcript = raw / "guest" / "transcript.txt"
+    (raw / "guest" / "transcript.txt.gz").write_bytes(gzip.compress(transcript.read_bytes(), mtime=0))
+    transcript.unlink()
     sys.stderr.write(table(raw))
 
 

@@ -38,9 +38,13 @@ class Job:
         self.transcript = (raw / "transcript.txt").open("a")
         self.code, self.seconds = 0, 0.0
 
+    def clean(self, text: str) -> str:
+        """Where this machine keeps things is nobody's business."""
+        return text.replace(str(self.raw), "RAW").replace(str(places.REPOSITORY), ".").replace(str(Path.home()), "~")
+
     def say(self, text: str) -> None:
-        """Into the transcript and onto the screen; where this machine keeps things is nobody's business."""
-        text = text.replace(str(self.raw), "RAW").replace(str(places.REPOSITORY), ".")
+        """Into the transcript and onto the screen."""
+        text = self.clean(text)
         self.transcript.write(text)
         self.transcript.flush()
         if not self.quiet:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
+from tests.beds import doublecard
 from tests.sabotage.box import PLACE, Box
 from tests.sabotage.case import Outcome
 
@@ -25,15 +26,16 @@ def nothing(box: Box) -> AbstractContextManager[None]:
 
 
 def shell(do: str, undo: str) -> Act:
-    """Two shell scripts in the guest."""
+    """Two shell scripts in the guest; nvidia0 stands for the card's node."""
 
     @contextmanager
     def act(box: Box) -> Iterator[None]:
+        node = box.node
         try:
-            box.sh(do)
+            box.sh(do.replace("nvidia0", node))
             yield
         finally:
-            box.sh(undo, check=False)
+            box.sh(undo.replace("nvidia0", node), check=False)
 
     return act
 
@@ -49,12 +51,13 @@ def without(node: str) -> Act:
 
     @contextmanager
     def act(box: Box) -> Iterator[None]:
-        major, minor = (int(word, 16) for word in box.sh(f"stat -c '%t %T' /dev/{node}").split())
-        box.sh(f"while mountpoint -q /dev/{node}; do umount /dev/{node}; done; rm -f /dev/{node}")
+        name = box.node if node == "nvidia0" else node
+        major, minor = (int(word, 16) for word in box.sh(f"stat -c '%t %T' /dev/{name}").split())
+        box.sh(f"while mountpoint -q /dev/{name}; do umount /dev/{name}; done; rm -f /dev/{name}")
         try:
             yield
         finally:
-            box.sh(f"mknod -m 666 /dev/{node} c {major} {minor}")
+            box.sh(f"mknod -m 666 /dev/{name} c {major} {minor}")
 
     return act
 
@@ -194,7 +197,12 @@ def newer_isa(text: str, arch: str) -> str:
 
 def fused(text: str, arch: str) -> str:
     """One product and sum in one rounding."""
-    return re.sub(r"add\.rn\.f64 \t?\s*(%fd\d+), (%fd\d+), (%fd\d+);", r"fma.rn.f64 \1, \2, \3, \3;", text, count=1)
+    return re.sub(r"add\.rn\.f64\s+(%\w+),", r"fma.rn.f64 \1, \1, \1, \1;\n\tadd.rn.f64 \1,", text, count=1)
+
+
+def embedded(text: str, arch: str) -> str:
+    """The PTX that every binary carries, which a newer card has to translate."""
+    return (doublecard.KERNELS / "flysim.sm_75.ptx").read_text()
 
 
 def loose(text: str, arch: str) -> str:

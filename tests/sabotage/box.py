@@ -59,6 +59,11 @@ class Box:
 
     # hands
 
+    @property
+    def node(self) -> str:
+        """Name of the card's node: a machine with several cards may lend any of them."""
+        return self.job.inside("sh", "-c", "ls /dev | grep -m1 '^nvidia[0-9]'").strip()
+
     def sh(self, script: str, check: bool = True) -> str:
         """A shell script in the guest."""
         return self.job.inside("sh", "-c", script, code=0 if check else None).strip()
@@ -84,7 +89,7 @@ class Box:
         """One command with its exit code."""
         before = self.live()
         text = self.job.fly(*words, code=None, on_line=on_line, limit_s=120)
-        return Outcome(self.job.code, text, {}, before == self.live(), self.job.seconds)
+        return Outcome(self.job.code, self.job.clean(text), {}, before == self.live(), self.job.seconds)
 
     def deploy(self, release: releases.Release | None = None, *more: str, gpu: bool = True, on_line: Callable[[str], None] | None = None) -> Outcome:
         """`deploy --gpu` with its report."""

@@ -41,7 +41,7 @@ def one(box: Box, number: int, case: Case) -> dict[str, Any]:
         with case.act(box):
             outcome = case.run(box)
     except Exception:
-        outcome = Outcome(99, traceback.format_exc())
+        outcome = Outcome(99, box.job.clean(traceback.format_exc()))
     found = sample(case, outcome, number, BED)
     found["whole_s"] = round(time.monotonic() - began, 1)
     return found
