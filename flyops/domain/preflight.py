@@ -40,7 +40,7 @@ class Seen:
 
 @dataclass(frozen=True)
 class Finding:
-    """`level`: ok, warning or refuse."""
+    """`level`: ok, todo (`host` does it), warning or refuse."""
 
     name: str
     level: str
@@ -84,7 +84,7 @@ def _module(seen: Seen) -> Finding:
         return Finding("module", "ok", f"nvidia and nvidia-uvm are loaded{f', version {seen.loaded}' if seen.loaded else ''}")
     names = ", ".join(seen.to_load)
     if seen.on_disk or seen.loaded:
-        return Finding("module", "warning", f"{names} not loaded", f"modprobe {' '.join(seen.to_load)} (invoke host does it)")
+        return Finding("module", "todo", f"{names} not loaded yet", f"modprobe {' '.join(seen.to_load)} (invoke host does it)")
     cards = sum(vendor == VENDOR and kind.startswith(CARD_CLASSES) for vendor, kind in seen.devices)
     found = f"{cards} NVIDIA card{'s' * (cards != 1)} on the PCI bus" if cards else "no NVIDIA card on the PCI bus"
     fix = "install the driver for this kernel (its headers, or DKMS)"

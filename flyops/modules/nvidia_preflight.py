@@ -24,7 +24,7 @@ SPEC = Spec(
     },
     examples="- name: This host can give the card\n  nvidia_preflight: {}\n  register: preflight\n",
     returns={
-        "findings": "name, level (ok, warning, refuse), text, fix of each",
+        "findings": "name, level (ok, todo, warning, refuse), text, fix of each",
         "warnings": "texts of those that are to be looked at",
         "loaded": "version of the loaded module",
         "on_disk": "version that the next load would bring",

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from flyops.operations.deploy import bundle_file
 from tests.beds.fly import Fly, changed
 from tests.beds.lxc import Guest, converge, free_name
 
@@ -64,7 +65,8 @@ class Bed:
         }
         hosts.write_text(yaml.safe_dump({"all": {"hosts": {"box": variables}}}))
         self.fly = Fly(folder, extra=())
-        self.words = ("host", "--inventory", str(hosts), "--limit", "box")
+        # One bundle for all runs: somebody who edits the sources meanwhile would make a second run change the agent's file.
+        self.words = ("host", "--inventory", str(hosts), "--limit", "box", "-e", f"agent_bundle={bundle_file()}")
 
     def host(self, *words: str, code: int = 0) -> str:
         return self.fly(*self.words, *words, code=code)
@@ -192,3 +194,33 @@ def test_nouveau_refuses_before_anything_changes(bed: Bed) -> None:
     assert "module nouveau is loaded" in bed.host(code=3)
     assert bed.digest() == was
     bed.sh(f"rm {BED}/modules")
+
+
+MODPROBE = f"""#!/bin/sh
+echo "$1" >>{BED}/loaded
+case "$1" in
+  nvidia) printf 'Character devices:\\n195 nvidia\\n236 nvidia-caps\\n' >{BED}/devices ;;
+  nvidia-uvm) echo '504 nvidia-uvm' >>{BED}/devices ;;
+esac
+"""
+
+
+def test_case_41_and_5_modules_are_loaded_first_then_nodes_are_made(bed: Bed) -> None:
+    """With the driver on disk only: a check run loads nothing and says so, a run loads what lacks a number, the next has nothing to load."""
+    bed.put(f"{BED}/devices", "Character devices:\n")
+    bed.put("/usr/local/sbin/modprobe", MODPROBE)
+    bed.put("/usr/local/sbin/modinfo", "#!/bin/sh\necho 570.148.08\n")
+    bed.sh(f"chmod 755 /usr/local/sbin/mod*; rm -rf {BED}/dev/*")
+
+    assert "skipping: [box] => (item=nvidia-uvm)" in bed.host("--check")
+    assert bed.sh(f"cat {BED}/loaded || true") == ""
+
+    bed.host()
+    assert bed.sh(f"cat {BED}/loaded").split() == ["nvidia", "nvidia-uvm"]
+    assert bed.sh(f"stat -c '%t:%T' {BED}/dev/nvidia-uvm {BED}/dev/nvidia-uvm-tools {BED}/dev/nvidia-caps/nvidia-cap1").split() == [
+        "1f8:0",
+        "1f8:1",
+        "ec:1",
+    ]
+    assert rules(bed.text(f"{BED}/lxc/ours/config")) == ["c 195:* rwm", "c 504:* rwm"]
+    assert changed(bed.host(), "box") == 0
