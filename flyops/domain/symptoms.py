@@ -76,6 +76,7 @@ _ROWS: Tuple[Tuple[str, ...], ...] = (
     (INCUS, "nvidia.runtime is incompatible with privileged containers", "the NVIDIA hook works in a user namespace only", "security.privileged=false, or the card without nvidia.runtime"),
     (INCUS, "The NVIDIA LXC hook couldn't be found", "LXC's hooks/nvidia is not on the host", "install LXC's hooks (package lxc, or lxc-utils)"),
     (INCUS, "The NVIDIA container tools couldn't be found", "nvidia-container-cli is not on the host", "install libnvidia-container-tools on the host"),
+    (INCUS, "Invalid PCI address (no device found)", "the gpu device names a card that is not (or no longer) in that slot", "incus info --resources shows what there is; converge again, the address comes from the UUID"),
     (INCUS, "Failed to detect requested GPU device", "no card of the host fits the id, pci address or vendor that the gpu device asks for", "incus info --resources shows what there is"),
     (INCUS, "The MIG device … not found", "that instance of the card does not exist (any more)", "nvidia-smi mig -lgi on the host"),
     # LXC

@@ -35,6 +35,7 @@ TEXTS = [
     ("case-37", "nvidia-container-cli: initialization error: driver rpc error: driver rpc service terminated with signal 15", "nobody", "DeviceFileMode"),
     ("case-38", "Error: Failed to start device \"gpu\": The NVIDIA container tools couldn't be found", "nvidia-container-cli is not on the host", "install"),
     ("case-38-none", "Failed to detect requested GPU device", "no card of the host fits", "incus info"),
+    ("case-38-pci", 'Failed to start device "g0": Invalid PCI address (no device found): 0000:0f:00.0', "in that slot", "converge again"),
     ("case-41", "nvidia-container-cli: initialization error: nvml error: driver not loaded", "not loaded on the host", "invoke host"),
     ("case-46", "/dev/nvidiactl: Permission denied", "keeps this user out", "0666"),
     ("case-46-none", "No devices were found", "plain files", "provision"),
