@@ -19,6 +19,7 @@ SPEC = Spec(
     "nvidia-smi runs: a card that was not given is no reason to install again.",
     args={
         "state": Arg("str", default="present", choices=("present", "absent", "verified"), help="verified looks and refuses what is wrong"),
+        "fail": Arg("bool", default=True, help="verified: refuse what is wrong; false: only say so in values"),
         "strategy": Arg(
             "str", default="bind", choices=("bind", "runfile", "package"),
             help="bind: the host's libraries, which the guest's config binds; runfile: NVIDIA's installer; package: apt, exact version, held",
@@ -50,6 +51,7 @@ SPEC = Spec(
         "leftovers": "files of other versions",
         "empty_targets": "files of size 0 where a library or tool should be bound",
         "links": "SONAMEs that lead to another version's file, or nowhere",
+        "incomplete": "libraries of the wanted version are missing, or names lead elsewhere: something has to be installed or bound",
         "verdict": "one sentence in the field's words",
         "problems": "each fault as a sentence that names the path",
         "persistence": "side host: persistence mode of each card (a guest shows its own socket's view, which is no fact about the card)",
@@ -194,6 +196,7 @@ def _values(args: Mapping[str, Any], state: State) -> Dict[str, Any]:
         "empty_targets": list(survey.empty),
         "links": list(survey.links),
         "gone": list(survey.gone),
+        "incomplete": bool(survey.missing or survey.links),
         "verdict": survey.verdict if survey.problems or not state.problems else "the files fit, the guest or host does not",
         "problems": [*survey.problems, *state.problems],
         "strategy": args["strategy"],
@@ -217,7 +220,7 @@ def _fix(args: Mapping[str, Any], state: State) -> str:
 
 
 def _verified(args: Mapping[str, Any], state: State, values: Dict[str, Any]) -> Decision:
-    if values["problems"]:
+    if values["problems"] and args["fail"]:
         raise Refused(f"{values['verdict']}: {'; '.join(values['problems'])}", fix=_fix(args, state), **values)
     return Same(values, msg=values["verdict"])
 

@@ -47,7 +47,7 @@ class Fly:
 
     def argv(self, *words: str) -> list[str]:
         ports = ["-e", f"fly_port={self.port}", "-e", f"fly_page_port={self.page_port}", *self.extra]
-        takes = words[0] in {"deploy", "rollback", "rollback-cpu", "verify", "start", "stop", "status", "logs", "watch", "cost"}
+        takes = words[0] in {"deploy", "rollback", "rollback-cpu", "verify", "start", "stop", "status", "logs", "watch", "cost", "driver"}
         return [str(places.REPOSITORY / "fly"), *words, *(ports if takes else [])]
 
     def start(self, *words: str) -> subprocess.Popen[str]:

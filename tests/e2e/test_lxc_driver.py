@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from flyops.transport.bundle import bundle
 from tests.beds import fakerun
+from tests.beds.fly import Fly
 from tests.beds.lxc import Guest
 
 pytestmark = [pytest.mark.lxc, pytest.mark.root]
@@ -245,3 +247,34 @@ def test_case_34_a_bind_alone_does_not_open_a_node(driver: Driver) -> None:
     told = [problem for problem in result["problems"] if "/srv/nodes" in problem]
     assert len(told) == 1, told
     assert "device rule" in told[0]
+
+
+def box(driver: Driver, folder: Path) -> Fly:
+    """The guest as `box` of an inventory of its own; where the driver tells its version is a made-up folder."""
+    variables = {"ansible_connection": "lxc", "ansible_lxc_name": driver.guest.name, "driver_proc": "/srv/proc", "driver_dev": "/srv/nodes",
+                 "ansible_python_interpreter": "/usr/bin/python3"}  # fmt: skip
+    hosts = folder / "hosts.yml"
+    hosts.write_text(yaml.safe_dump({"all": {"hosts": {"box": variables}}}))
+    return Fly(folder, port=8700, page_port=8701, extra=("--inventory", str(hosts), "--limit", "box"))
+
+
+def test_the_operators_command(driver: Driver, tmp_path: Path) -> None:
+    fly = box(driver, tmp_path)
+    name = f"NVIDIA-Linux-{os.uname().machine}-{OLD}.run"
+    file = tmp_path / name
+    file.write_text(fakerun.installer(tmp_path, OLD))
+
+    assert "libcuda.so: expected 570.148.06, found none" in fly("driver", "--verify", code=3)
+    assert "it is not sent" in fly("driver", "--runfile", str(file), "--sha256", "0" * 64, code=3)
+    assert "installer" in fly("driver", "--runfile", str(file), "--check", "--diff")
+    assert files(driver) == ""
+    assert f"in lockstep with {OLD} (module {OLD}, found {OLD})" in fly("driver", "--runfile", str(file))
+    assert driver.sh("ls /var/tmp/*.run 2>/dev/null || true") == ""
+    assert "changed=0" in fly("driver", "--runfile", str(file), "--verbose")
+    assert f"in lockstep with {OLD}" in fly("driver", "--verify")
+
+    driver.loaded(NEW)
+    assert f"expected {NEW}" in fly("driver", "--verify", code=3)
+    assert "is the driver" in fly("driver", "--runfile", str(file), code=3)
+    assert "no libraries" in fly("driver", "--strategy", "runfile", "--remove")
+    assert files(driver) == ""
