@@ -178,8 +178,12 @@ def _need_tools(seen: Seen) -> None:
 
 
 def _digest(wanted: Tuple[lxcconf.Pair, ...]) -> str:
-    """Of the lines that take force only at a start, so that a run that was cut off before the restart is finished by the next."""
-    lines = sorted(f"{key} = {found}" for key, found in wanted if key not in lxcconf.LIVE)
+    """Of the lines that take force only at a start, so that a run that was cut off before the restart is finished by the next.
+
+    Without device rules: their numbers move at boot, where nvidia_majors writes them before the guest starts; a guest that runs with
+    old ones has broken nodes, and that is a reason of its own.
+    """
+    lines = sorted(f"{key} = {found}" for key, found in wanted if key not in (*lxcconf.LIVE, *lxcconf.DEVICE_KEYS.values()))
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
