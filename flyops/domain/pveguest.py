@@ -58,7 +58,6 @@ class Seen:
     raw: str = ""
     running: bool = False
     pid: str = ""
-    installed: Tuple[int, ...] = ()
     memory: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -109,16 +108,20 @@ def look(host: Host, place: Place) -> Seen:
     new = host.read_text(place.kept("new"), missing="")
     cut = bool(new) and pveconf.torn(raw, host.read_text(place.kept("before"), missing=""), new)
     status = _status(host, place.guest) if exists else {}
-    done = host.run(["pveversion", "-v"], query=True) if host.which("pveversion") else None
     return Seen(
         exists=exists,
         text=new if cut else raw,
         raw=raw,
         running=status.get("status") == "running",
         pid=status.get("pid", ""),
-        installed=pveconf.version(done.stdout.decode("utf-8", "replace")) if done and done.rc == 0 else (),
         memory=_memory(host, place),
     )
+
+
+def installed(host: Host) -> Tuple[int, ...]:
+    """The version of pve-container; empty when it cannot be known. Asked only where it decides: it takes Proxmox a second."""
+    done = host.run(["pveversion", "-v"], query=True) if host.which("pveversion") else None
+    return pveconf.version(done.stdout.decode("utf-8", "replace")) if done and done.rc == 0 else ()
 
 
 def _status(host: Host, guest: str) -> Dict[str, str]:

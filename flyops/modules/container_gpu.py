@@ -54,7 +54,7 @@ SPEC = Spec(
   container_gpu: {manager: pve, guest: "101", gpu: false, cpus: "", mems: ""}
 """,
     returns={
-        "nodes": "dev or raw: how the nodes come into the guest",
+        "nodes": "dev or raw: how the nodes come into the guest; empty: none does",
         "privileged": "whether the guest has no user namespace; in one that has, Proxmox opens the device filter and allow lines decide nothing",
         "added": "lines that came",
         "removed": "lines that went",
@@ -82,6 +82,7 @@ class State:
     driver: Tuple[Tuple[str, str, str], ...] = ()
     groups: Mapping[str, int] = field(default_factory=dict)
     online: Tuple[int, ...] = ()
+    installed: Tuple[int, ...] = ()
     ours: bool = False
 
 
@@ -137,6 +138,7 @@ def read(args: Dict[str, Any], host: Host) -> State:
         driver=_driver(args, host) if asked else (),
         groups=_groups(args, host, seen),
         online=cpuset.parse(host.read_text(args["online"], missing="").strip()),
+        installed=pveguest.installed(host) if manager == "pve" and args["nodes"] != "raw" and _needs_style(args) else (),
         ours=ours or args["ours"],
     )
 
@@ -155,7 +157,7 @@ def _look_lxc(args: Mapping[str, Any], host: Host) -> Tuple[pveguest.Seen, bool]
     marker = host.read_text(posixpath.join(place.conf_dir, args["guest"], "flyops.json"), missing="")
     memory = json.loads(host.read_text(place.kept("json"), missing="{}"))
     pid = next((word for word in words if word.isdigit()), "")
-    return pveguest.Seen(bool(text), text, text, "RUNNING" in words, pid, (), memory), '"owner": "flyops"' in marker
+    return pveguest.Seen(bool(text), text, text, "RUNNING" in words, pid, memory), '"owner": "flyops"' in marker
 
 
 LOOK: Dict[str, Callable[[Mapping[str, Any], Host], Tuple[pveguest.Seen, bool]]] = {"pve": _look_pve, "lxc": _look_lxc}
@@ -220,7 +222,7 @@ def plan(args: Dict[str, Any], state: State) -> Decision:
     """Which lines come and go, and whether the guest has to be restarted for them."""
     seen = state.seen
     try:
-        style = _style(args, seen)
+        style = _style(args, state)
         wanted = _wanted(args, state, style)
         found = _converge(args, state, wanted)
     except (pveconf.PveConfError, cpuset.CpusetError, lxcconf.LxcConfError) as error:
@@ -243,9 +245,11 @@ def plan(args: Dict[str, Any], state: State) -> Decision:
     return Change(after=Plan(seen, found.text, wanted.raw, write, restart), diff=tuple(diff), values=values)
 
 
-def _style(args: Mapping[str, Any], seen: pveguest.Seen) -> str:
+def _style(args: Mapping[str, Any], state: State) -> str:
+    if not _needs_style(args):
+        return ""  # no node comes, so there is nothing to choose
     if args["manager"] == "pve":
-        return pveconf.style(args["nodes"], seen.installed)
+        return pveconf.style(args["nodes"], state.installed)
     if args["nodes"] == "dev":
         raise pveconf.PveConfError("devN: entries are Proxmox's, and an LXC guest has none; use nodes: raw")
     return "raw"
@@ -280,6 +284,10 @@ def _wanted(args: Mapping[str, Any], state: State, style: str) -> pveconf.Wanted
             *cpus,
         ),
     )
+
+
+def _needs_style(args: Mapping[str, Any]) -> bool:
+    return bool(args["extra_nodes"] or gpuask.ask(args["gpu"]))
 
 
 def _gives(args: Mapping[str, Any]) -> bool:

@@ -43,7 +43,7 @@ def provision(options: ProvisionOptions, inventory: Inventory, gpu: Any) -> int:
     """The exit code of the play; `gpu` is the declaration of the card as it was typed or as the inventory has it."""
     chosen = choose(options, inventory, gpu)
     _reachable(chosen["guest_node"], inventory, f"make the container {options.name}")
-    result = _play("provision-pve", inventory, chosen, options)
+    result = play("provision-pve", inventory, chosen, options)
     if result.exit_code == EXIT_OK and not options.json:
         print(summary(options, chosen, result.hosts[chosen["guest_node"]].vars))
     return int(result.exit_code)
@@ -123,7 +123,7 @@ def summary(options: ProvisionOptions, chosen: Mapping[str, Any], found: Mapping
     """What there is now (or would be) in one line, what an operator should know, and what comes next."""
     guest, card = found["guest"], found.get("guest_card") or {}
     cpus = f"cpus {chosen['guest_cpus']}" if chosen["guest_cpus"] else f"{chosen['guest_cores']} cores of Proxmox' choice"
-    given = f", GPU by {'devN entries' if card.get('nodes') == 'dev' else 'raw keys'}" if chosen["guest_gpu"] and card else ""
+    given = {"dev": ", GPU by devN entries", "raw": ", GPU by raw keys"}.get(card.get("nodes", ""), ", GPU") if chosen["guest_gpu"] else ""
     line = f"{options.name}: guest {guest['id']} on {chosen['guest_node']}, {cpus}, memory {chosen['guest_memory']}{given}"
     notes = [*card.get("notes", []), *card.get("strays", []), *card.get("dead", []), *guest.get("differs", [])]
     told = "".join(f"\n  note: {note}" for note in [*filter(None, [card.get("why")]), *notes])
@@ -144,7 +144,7 @@ def retire(options: RetireOptions, inventory: Inventory, known: Mapping[str, Any
         "archive_file": archive,
         "inventory_file": str(guests.inventory_file(options.name)),
     }
-    result = _play("retire-pve", inventory, chosen, options)
+    result = play("retire-pve", inventory, chosen, options)
     if result.exit_code == EXIT_OK and not options.plan and not options.json:
         kept = result.hosts[node].vars["guest"].get("archive")
         where = f"state in {kept['path']} on {node} ({kept['size']} bytes)" if kept else "it held no state"
@@ -152,7 +152,8 @@ def retire(options: RetireOptions, inventory: Inventory, known: Mapping[str, Any
     return int(result.exit_code)
 
 
-def _play(name: str, inventory: Inventory, chosen: Mapping[str, Any], options: ProvisionOptions | RetireOptions) -> RunResult:
+def play(name: str, inventory: Inventory, chosen: Mapping[str, Any], options: ProvisionOptions | RetireOptions) -> RunResult:
+    """One run of a playbook of ours."""
     return run_playbook(
         places.REPOSITORY / "playbooks" / f"{name}.yml",
         inventory=inventory,

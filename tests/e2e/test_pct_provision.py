@@ -19,6 +19,7 @@ from tests.beds.pct import bed as pct_bed
 from tests.beds.pct.bed import PveBed
 
 pytestmark = pytest.mark.root
+play = pve.play
 
 
 class Node:
@@ -81,7 +82,10 @@ def test_provision_plan_again_change_and_retire(node: Node, capsys: pytest.Captu
     assert set(node.bed.started()["nodes"]) >= {"/dev/nvidia0", "/dev/nvidia1", "/dev/nvidia-uvm"}
 
     before = len(node.bed.calls())
+    ran: list[Any] = []
+    monkeypatch.setattr(pve, "play", lambda *words: ran.append(play(*words)) or ran[-1])
     assert node.provision() == 0  # what is not typed stays as the inventory has it
+    assert [host.changed for host in ran[0].hosts.values()] == [0] * len(ran[0].hosts)
     assert node.bed.conf() == conf
     changing = [call for call in node.bed.calls()[before:] if call.split()[1] in {"create", "set", "start", "shutdown", "stop"}]
     assert changing == []
@@ -111,6 +115,19 @@ def test_provision_plan_again_change_and_retire(node: Node, capsys: pytest.Captu
     assert archive.stat().st_size > 0
     assert not list((node.bed.folder / "conf").iterdir())
     assert not list(node.hosts.iterdir())
+
+
+def test_without_a_card_no_guest_is_made(node: Node, capsys: pytest.CaptureFixture[str]) -> None:
+    (node.bed.folder / "dev" / "nvidia-uvm").unlink()
+    for plan in (True, False):
+        assert node.provision(gpu=True, plan=plan) == 1
+        assert "nvidia-uvm is missing. To do: ./fly host --limit node1" in " ".join(capsys.readouterr().out.split())
+    assert not list((node.bed.folder / "conf").iterdir())
+    node.bed.settle(511)
+    assert node.provision(gpu=True, cpus="0-9") == 3  # ten cpus asked of eight
+    assert node.hosts.joinpath("dev1.yml").exists()  # so that it can be put right, or retired
+    assert node.provision(cpus="0-3") == 0
+    assert "status: running" in node.bed.pct("status", "101").stdout
 
 
 def test_a_number_of_somebody_else_is_left_alone(node: Node) -> None:
