@@ -202,6 +202,8 @@ def judge_card(nodes: Sequence[nvidia.Verdict], library: driver.Survey, context:
     if opened:
         problems.append(opened)
         # Modes matter where the context did not open: the nodes are there, and this user may not use them.
+        right = {v.node.path for v in nodes if v.state in ("right", "mode")}
+        problems += [f"{path}: {why}: {symptoms.hint(f'{path}: {why}')}" for path, why in (context.get("closed") or {}).items() if path in right]
         problems += [v.text for v in nodes if v.state == "mode" and "nvidia-caps" not in v.node.path and context.get("user")]
     fix = "give the guest the card: invoke provision NAME --gpu (deploy never edits a container's config)"
     card = context.get("name", "")

@@ -49,9 +49,20 @@ def fetch(url):
 _CUDA = r"""
 import ctypes, json, os, sys
 out = {"step": "load libcuda.so.1", "opened": False, "devices": 0}
-def end():
-    print(json.dumps(out)); sys.stdout.flush(); sys.exit(0)
 asked = json.loads(sys.argv[2])
+def closed():
+    found = {}
+    for name in sorted(os.listdir(asked["dev"]) if os.path.isdir(asked.get("dev", "")) else []):
+        if name.startswith("nvidia") and not name.startswith("nvidia-caps") and name != "nvidia-modeset":
+            try:
+                os.close(os.open(os.path.join(asked["dev"], name), os.O_RDWR | os.O_NONBLOCK))
+            except OSError as err:
+                found[os.path.join(asked["dev"], name)] = os.strerror(err.errno)
+    return found
+def end():
+    if not out["opened"]:
+        out["closed"] = closed()  # as the user who could not open a context: which node keeps it out, and how
+    print(json.dumps(out)); sys.stdout.flush(); sys.exit(0)
 if asked.get("user") and os.geteuid() == 0:
     import pwd
     entry = pwd.getpwnam(asked["user"])

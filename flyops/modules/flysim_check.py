@@ -161,7 +161,7 @@ def _look_feature(args: dict[str, Any], host: Host) -> dict[str, Any]:
 def _context(args: dict[str, Any], host: Host) -> dict[str, Any]:
     """A driver that hangs in cuInit is a finding, not our end."""
     try:
-        asked: dict[str, Any] = {"index": args["gpu"]}
+        asked: dict[str, Any] = {"index": args["gpu"], "dev": args["dev"]}
         if args["user"] and host.user(args["user"]) is not None:
             asked["user"] = args["user"]
         return _probe(args, "cuda", asked, host, 90)
