@@ -3,14 +3,21 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
 from flyops import places
+from flyops.agent import registry
 from flyops.errors import UsageError
+from flyops.loading.templating import render_file, render_variable
+from flyops.loading.variables import Scope
 from flyops.operations import host, hosts
 from flyops.operations.options import HostOptions, Target
+from flyops.spec import validate
 
 UNIT = (places.REPOSITORY / "templates" / "flyops-majors.service.j2").read_text()
 
@@ -31,6 +38,28 @@ def test_case_13_the_unit_runs_again_when_the_module_comes() -> None:
     rule = (places.REPOSITORY / "templates" / "flyops-majors.rules.j2").read_text()
     assert 'ACTION=="add", SUBSYSTEM=="module", KERNEL=="nvidia_uvm"' in rule
     assert "--no-block restart flyops-majors.service" in rule
+
+
+def steps(**variables: Any) -> list[dict[str, Any]]:
+    """What a unit is given, by this checkout's defaults."""
+    file = places.REPOSITORY / "templates" / "flyops-majors.json.j2"
+    defaults = yaml.safe_load((places.REPOSITORY / "inventory" / "group_vars" / "all.yml").read_text())
+    found: list[dict[str, Any]] = json.loads(render_file(file.read_text(), str(file), Scope((variables, defaults), render_variable)))
+    return found
+
+
+@pytest.mark.parametrize("guests", [[101, "dev1"], "101,dev1", ["101", "dev1"]])
+def test_what_the_units_are_given_are_arguments_of_the_modules(guests: Any) -> None:
+    """The boot unit writes and waits, the drift unit looks and fails; both mean the same guests and places."""
+    boot, drift = steps(managed_guests=guests, drift=False), steps(managed_guests=guests, drift=True)
+    for found, more in ((boot, {"state": "present", "wait": 30.0, "fail": False}), (drift, {"state": "read", "wait": 0.0, "fail": True})):
+        assert [step["module"] for step in found] == ["nvidia_nodes", "nvidia_majors"]
+        for step in found:
+            values, errors = validate(registry.find(step["module"]).SPEC, step["args"])
+            assert errors == []
+            assert {name: values[name] for name in more} == more
+        assert values["guests"] == ["101", "dev1"]
+        assert (values["made"], values["record"]) == (True, "/var/lib/flyops/majors-given.json")
 
 
 def test_summary_tells_what_a_person_should_know_and_nothing_else() -> None:
