@@ -149,12 +149,13 @@ def cold(config: Mapping[str, str], devices: Mapping[str, Device]) -> Dict[str, 
 
 def raw_lxc(text: str, line: str, ours: bool) -> str:
     """raw.lxc with our one line in it, or without; all its other lines stay. A line of that key which is not ours is an error."""
+    if not line and not ours:
+        return text
     lines = text.splitlines()
     there = [one for one in lines if MEMS.fullmatch(one)]
     if there and line and not ours and there != [line]:
         raise IncusError(f"raw.lxc has {there[0].strip()!r}, which is not ours; remove it, or leave mems out")
-    kept = [one for one in lines if not MEMS.fullmatch(one)] if ours or line else lines
-    return "\n".join(kept + ([line] if line else []))
+    return "\n".join([one for one in lines if not MEMS.fullmatch(one)] + ([line] if line else []))
 
 
 def mems_line(mems: str, controller: str) -> str:

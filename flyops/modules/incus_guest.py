@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, Dict, List, Mapping, Tuple
 
-from flyops.domain import cpuset, gpuask, incus, incuscpu, incushost, lxcconf, topology
+from flyops.domain import cpuset, gpuask, incus, incuscpu, incushost, lxcconf, symptoms, topology
 from flyops.domain.incushost import Client, Seen
 from flyops.errors import ModuleError, Refused
 from flyops.model.change import Change, Decision, Diff, Same
@@ -118,10 +118,13 @@ def _wanted(args: Mapping[str, Any], seen: Seen) -> Tuple[incus.Wanted, cpuset.C
     config.update({"limits.cpu": incuscpu.limit(cpus)} if cpus else {})
     config.update({"limits.memory": f"{lxcconf.memory_bytes(args['memory'])}B"} if args["memory"] else {})
     config.update({"boot.autostart": str(args["autostart"]).lower()} if args["autostart"] is not None else {})
-    wrong = incus.refusals(asked, {**seen.expanded()[0], **_foreign(seen), **config}, seen.lacking)
+    around = {**seen.expanded()[0], **_foreign(seen)}
+    wrong = incus.refusals(asked, {**around, **config}, seen.lacking)
     if wrong:
         raise incus.IncusError("; ".join(wrong))
     devices = {**incus.gpu_devices(asked, seen.cards), **incus.check_devices(args["devices"] or {}), **_disk(args, seen)}
+    if asked and around.get("security.nesting") == "true":
+        notes.append(f"security.nesting: for containers in it with cards, {symptoms.SET_NO_CGROUPS}")
     nodes = cpuset.parse(args["mems"]) or topology.mems(cpus, seen.machine.top.nodes)
     return incus.Wanted(config, devices, incus.mems_line(cpuset.render(nodes), seen.cpuset_on)), cpus, notes
 
