@@ -190,3 +190,32 @@ def test_a_guest_that_cannot_be_reached(pve: PveBed, tmp_path: Path, number: int
     assert found.stats("guest") == {"unreachable": 1}
     assert found.stats("h1") == {"ok": 1, "changed": 1}
     assert wanted in str(found.seen.of("unreachable")[0].result)
+
+
+def test_section_0_the_double_knows_what_devn_costs(pve: PveBed) -> None:
+    """0.1 and 0.2: numbers of the moment, guest's ids through its map, one node each, no directories, an open filter without a privilege."""
+    for value, wanted in (("/dev/nvidia9", "does not exist"), ("/dev", "invalid format"), ("/dev/../x", "invalid format")):
+        assert wanted in pve.pct("set", "101", "--dev0", value, check=False).stderr
+    (pve.folder / "dev" / "nvidia-caps").mkdir()
+    assert "is not a device" in pve.pct("set", "101", "--dev0", "/dev/nvidia-caps", check=False).stderr
+    pve.pct("set", "101", "--dev0", "/dev/nvidia0,gid=44,uid=7,deny-write=1")
+    pve.pct("start", "101")
+    found = pve.started()
+    assert found["nodes"]["/dev/nvidia0"] == {"major": 195, "minor": 0, "mode": "0660", "uid": 100007, "gid": 100044}
+    assert (found["allow"], found["rules"]) == (["a"], ["c 195:0 r"])
+
+
+def test_section_0_comments_hold_no_state_and_snapshots_have_raw_keys(pve: PveBed, tmp_path: Path) -> None:
+    """0.3 and 0.4: a snapshot of a guest with raw keys carries them; what cannot be read is gone with the next write by Proxmox."""
+    converge(pve, tmp_path, gpu=True, nodes="raw")
+    pve.write(pve.conf() + "checksum 12ab\n")
+    pve.pct("snapshot", "101", "s1")
+    main, _, snapshot = pve.conf().partition("[s1]")
+    assert (main.count("lxc."), snapshot.count("lxc."), pve.conf().count("checksum")) == (9, 9, 0)
+
+
+def test_raw_nodes_are_bound_into_the_guest(pve: PveBed, tmp_path: Path) -> None:
+    converge(pve, tmp_path, gpu=[UUIDS[0]], nodes="raw")
+    pve.pct("start", "101")
+    assert pve.pct("exec", "101", "--", "stat", "-c", "%F %t:%T", "/dev/nvidia0").stdout == "character special file c3:0\n"
+    assert pve.pct("exec", "101", "--", "ls", "/dev").stdout.count("nvidia1") == 0

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from flyops.domain import lxcconf, nvidia, pveconf
+from flyops.domain import lxcconf, majors, nvidia, pveconf
 from flyops.domain.pveconf import Dev, Ownership, PveConfError, Wanted
 from tests.beds.pct.reemit import reemit
 
@@ -387,3 +387,19 @@ def test_any_config_comes_back_as_it_was() -> None:
         assert converge(given.text, Wanted()).text == text
         if reemit(text) == text:
             assert reemit(given.text) == given.text
+
+
+def test_the_boot_unit_and_this_agree_on_raw_keys() -> None:
+    """nvidia_majors runs at every boot over the same file: it finds nothing to do, and after its new numbers there is nothing to do here."""
+    machine = majors.Machine(MAJORS, nvidia.live_majors(DEVICES), "v2")
+    given = converge("arch: amd64\nhostname: a\n\n[snap1]\narch: amd64\n", RAW).text
+    assert majors.converge(majors.Conf("101", "/etc/pve/lxc/101.conf", given, pve=True), machine).status == "unchanged"
+    moved = {**MAJORS, "nvidia-uvm": 507}
+    after = majors.converge(
+        majors.Conf("101", "/etc/pve/lxc/101.conf", given, pve=True), majors.Machine(moved, {**machine.live, "nvidia-uvm": 507}, "v2")
+    )
+    assert after.status == "changed"
+    wanted = Wanted((), tuple((key, value.replace("c 511:", "c 507:")) for key, value in RAW.raw))
+    assert not pveconf.converge(after.text, wanted, Ownership(card=True, majors=moved)).changed
+    by_dev = converge("arch: amd64\n", DEV).text
+    assert majors.converge(majors.Conf("101", "/etc/pve/lxc/101.conf", by_dev, pve=True), machine).status == "unchanged"
