@@ -21,12 +21,13 @@ class NvidiaError(ValueError):
 
 @dataclass(frozen=True)
 class Node:
-    """A device node as it should be."""
+    """A device node as it should be; `owner` None: whoever's."""
 
     path: str
     major: int
     minor: int
     mode: int = 0o666
+    owner: Tuple[int, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -161,6 +162,7 @@ def wanted_nodes(
     caps: Iterable[Cap] = (),
     modeset: bool = False,
     mode: int = 0o666,
+    owner: Tuple[int, int] | None = None,
     dev: str = "/dev",
 ) -> tuple[Node, ...]:
     """Every node that a compute guest needs. A missing major of `nvidia` or `nvidia-uvm` is an error that names the module to load."""
@@ -169,11 +171,12 @@ def wanted_nodes(
             raise NvidiaError(
                 f"/proc/devices has no character device {name!r}: module {module} is not loaded; load it (modprobe {module}) and run again"
             )
-    out = [Node(f"{dev}/nvidiactl", majors["nvidia"], CONTROL_MINOR, mode)]
-    out += [Node(f"{dev}/nvidia{minor}", majors["nvidia"], minor, mode) for minor in sorted(set(gpu_minors))]
+    uvm = majors["nvidia-uvm"]
+    numbers = [("nvidiactl", majors["nvidia"], CONTROL_MINOR), *((f"nvidia{minor}", majors["nvidia"], minor) for minor in sorted(set(gpu_minors)))]
     if modeset:
-        out.append(Node(f"{dev}/nvidia-modeset", majors.get("nvidia-modeset", majors["nvidia"]), MODESET_MINOR, mode))
-    out += [Node(f"{dev}/nvidia-uvm", majors["nvidia-uvm"], 0, mode), Node(f"{dev}/nvidia-uvm-tools", majors["nvidia-uvm"], 1, mode)]
+        numbers.append(("nvidia-modeset", majors.get("nvidia-modeset", majors["nvidia"]), MODESET_MINOR))
+    numbers += [("nvidia-uvm", uvm, 0), ("nvidia-uvm-tools", uvm, 1)]
+    out = [Node(f"{dev}/{name}", major, minor, mode, owner) for name, major, minor in numbers]
     every = sorted(set(caps), key=lambda one: one.minor)
     if every and "nvidia-caps" not in majors:
         raise NvidiaError(f"nodes of {', '.join(c.name for c in every)} were asked for, and /proc/devices has no character device 'nvidia-caps'")
@@ -211,4 +214,6 @@ def judge_node(node: Node, seen: Stat | None, *, check_mode: bool = True) -> Ver
         return Verdict(node, "stale", f"{node.path} is {found}, the loaded module's number is {node.major}:{node.minor}")
     if check_mode and seen.mode != node.mode:
         return Verdict(node, "mode", f"{node.path} has mode {seen.mode:04o}, expected {node.mode:04o}")
+    if check_mode and node.owner is not None and node.owner != (seen.uid, seen.gid):
+        return Verdict(node, "mode", f"{node.path} has owner {seen.uid}:{seen.gid}, expected {node.owner[0]}:{node.owner[1]}")
     return Verdict(node, "right", f"{node.path} {node.major}:{node.minor}")

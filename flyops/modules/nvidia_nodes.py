@@ -121,7 +121,9 @@ def read(args: dict[str, Any], host: Host) -> dict[str, Any]:
         mode = args["mode"]
     try:
         parents, caps = _caps(args, majors, host)
-        wanted = nvidia.wanted_nodes(majors, [*_minors(args, host), *parents], caps=caps, modeset=args["modeset"], mode=mode, dev=args["dev"])
+        wanted = nvidia.wanted_nodes(
+            majors, [*_minors(args, host), *parents], caps=caps, modeset=args["modeset"], mode=mode, owner=(uid, gid), dev=args["dev"]
+        )
         error = ""
     except nvidia.NvidiaError as err:
         wanted, error = (), str(err)
@@ -131,7 +133,6 @@ def read(args: dict[str, Any], host: Host) -> dict[str, Any]:
         "verdicts": [nvidia.judge_node(node, host.stat(node.path)) for node in wanted],
         "strays": _strays(args["dev"], {node.path for node in wanted}, majors, host),
         "error": error,
-        "owner": (uid, gid),
         "modify": nvidia.modifies(params),
     }
 
@@ -178,30 +179,31 @@ def plan(args: dict[str, Any], state: dict[str, Any]) -> Decision:
             f"{', '.join(folders)}: a folder, expected a character device", fix="look at what made it and remove it; no node was touched", **values
         )
     diffs = tuple(Diff(v.node.path, v.text, f"{v.node.major}:{v.node.minor} mode {v.node.mode:04o}") for v in wrong)
-    return Change(before=[v.text for v in wrong], after=[(v.state, v.node, state["owner"]) for v in wrong], diff=diffs, values=values)
+    return Change(before=[v.text for v in wrong], after=[(v.state, v.node) for v in wrong], diff=diffs, values=values)
 
 
-def _make(node: nvidia.Node, owner: tuple[int, int], host: Host) -> None:
+def _make(node: nvidia.Node, host: Host) -> None:
     """Beside its place, then moved over it: a path that is in use is never without a node."""
     temporary = f"{node.path}.flyops-new"
     if host.stat(temporary) is not None:
         host.remove(temporary)
     host.mknod(temporary, stat.S_IFCHR | node.mode, node.major, node.minor)
-    host.chown(temporary, *owner)
+    host.chown(temporary, *node.owner or (0, 0))
     host.rename(temporary, node.path)
 
 
 def apply(args: dict[str, Any], change: Change, host: Host) -> dict[str, Any]:
-    """Make each; a node of which only the mode is wrong keeps its number."""
-    for state, node, owner in change.after:
+    """Make each; a node of which only mode or owner is wrong stays itself."""
+    for state, node in change.after:
         folder = node.path.rpartition("/")[0]
         if host.stat(folder, follow=True) is None:
             host.mkdir(folder, mode=0o755)
         if state == "mode":
             host.chmod(node.path, node.mode)
+            host.chown(node.path, *node.owner or (-1, -1))
         else:
-            _make(node, owner, host)
-    made = [node.path for _, node, _ in change.after]
+            _make(node, host)
+    made = [node.path for _, node in change.after]
     nodes = [{**n, "state": "right"} if n["path"] in made else n for n in change.values["nodes"]]
-    replaced = {node.path: was for (state, node, _), was in zip(change.after, change.before) if state in ("stale", "regular", "other")}
+    replaced = {node.path: was for (state, node), was in zip(change.after, change.before) if state in ("stale", "regular", "other")}
     return {"made": made, "nodes": nodes, "all_right": True, "replaced": replaced}

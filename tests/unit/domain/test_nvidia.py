@@ -118,6 +118,14 @@ def test_judge_node(found, state, says):
     assert says in verdict.text
 
 
+@pytest.mark.parametrize(("owner", "state"), [(None, "right"), ((0, 0), "right"), ((0, 44), "mode")])
+def test_judge_node_by_its_owner(owner, state):
+    verdict = nvidia.judge_node(nvidia.Node("/dev/nvidia-uvm", 510, 0, owner=owner), seen())
+    assert verdict.state == state
+    assert state == "right" or verdict.text == "/dev/nvidia-uvm has owner 0:0, expected 0:44"
+    assert nvidia.judge_node(nvidia.Node("/dev/nvidia-uvm", 510, 0, owner=owner), seen(), check_mode=False).right
+
+
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
