@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import posixpath
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Dict, List, Mapping, Sequence, Tuple
 
 from flyops.domain import devicerules, driver, driverapt, driverlook, nvidia, probes, symptoms
@@ -89,6 +89,7 @@ def read(args: Dict[str, Any], host: Host) -> State:
     elif args["side"] == "guest":
         return State(version, module, survey, seen, own, _guest_problems(args, host))
     else:
+        survey = replace(survey, unlinked=())  # guests get its files, and its own linker may know them by another way
         return State(version, module, survey, seen, own, _host_problems(seen, version, host), _persistence(host))
     return State(version, module, survey, seen, own)
 
@@ -220,9 +221,10 @@ def _fix(args: Mapping[str, Any], state: State) -> str:
 
 
 def _verified(args: Mapping[str, Any], state: State, values: Dict[str, Any]) -> Decision:
+    told = f"{values['verdict']}: {'; '.join(values['problems'])}" if values["problems"] else values["verdict"]
     if values["problems"] and args["fail"]:
-        raise Refused(f"{values['verdict']}: {'; '.join(values['problems'])}", fix=_fix(args, state), **values)
-    return Same(values, msg=values["verdict"])
+        raise Refused(told, fix=_fix(args, state), **values)
+    return Same(values, msg=told)
 
 
 def _preflight(args: Mapping[str, Any], state: State) -> None:

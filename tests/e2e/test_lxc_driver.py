@@ -7,15 +7,18 @@ import base64
 import hashlib
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from flyops import places
 from flyops.transport.bundle import bundle
-from tests.beds import fakerun
-from tests.beds.fly import Fly
+from tests.beds import fakecard, fakerun, lxc
+from tests.beds.fly import Fly, changed
 from tests.beds.lxc import Guest
 
 pytestmark = [pytest.mark.lxc, pytest.mark.root]
@@ -56,8 +59,6 @@ class Driver:
 @pytest.fixture(scope="module")
 def guests(lxc_base: str) -> Any:
     """One guest for this file."""
-    from tests.beds import lxc
-
     name = lxc.free_name()
     made = lxc.converge(name=name, rootfs=lxc_base, network="none", memory="1G")
     assert not made["failed"], made["msg"]
@@ -278,3 +279,54 @@ def test_the_operators_command(driver: Driver, tmp_path: Path) -> None:
     assert "is the driver" in fly("driver", "--runfile", str(file), code=3)
     assert "no libraries" in fly("driver", "--strategy", "runfile", "--remove")
     assert files(driver) == ""
+
+
+def scenario(base: str, name: str, folder: Path) -> dict[str, Any]:
+    """Runs where a made-up card is: a guest that got it, judged as an operator judges it, beside its host."""
+    made = lxc.converge(name=name, rootfs=base, network="none", memory="1G", gpu=True)
+    try:
+        driver = Driver(Guest(name, made))
+        driver.loaded(fakecard.VERSION)
+        fly = box(driver, folder)
+        host = Path(fakecard.PLACES["folder"][0])
+        seen = {"bind": fly("driver"), "verify": fly("driver", "--verify")}
+        (host / "libcuda.so.570.148.06").write_text("the host keeps an older one")
+        seen["host"] = fly("driver", "--verify", code=1)
+        (host / "libcuda.so.570.148.06").unlink()
+        driver.sh("rm /usr/local/bin/nvidia-smi /etc/ld.so.conf.d/00-flyops-nvidia.conf; ldconfig")
+        seen["mended"] = fly("driver")
+    finally:
+        assert not lxc.converge(name=name, state="absent", stop_wait=20)["failed"]
+    return seen
+
+
+def test_a_provisioned_guest_is_in_lockstep_and_its_host_is_looked_at(lxc_base: str, tmp_path: Path) -> None:
+    if Path("/dev/nvidiactl").exists():
+        pytest.skip("this machine has a real card")
+    words = [
+        sys.executable,
+        "-m",
+        "tests.beds.fakecard",
+        "folder",
+        sys.executable,
+        "-m",
+        "tests.e2e.test_lxc_driver",
+        lxc_base,
+        lxc.free_name(),
+        str(tmp_path),
+    ]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, cwd=places.REPOSITORY)
+    assert done.returncode == 0, done.stderr
+    seen = json.loads(done.stdout.splitlines()[-1])
+    version = fakecard.VERSION
+    assert changed(seen["bind"], "box") == 0, seen["bind"]  # `container` has told the linker what nvidia_driver would
+    assert f"box: in lockstep with {version}" in seen["verify"]
+    assert f"leftovers of 570.148.06 beside {version}" in seen["host"]
+    assert "Look at the host" in seen["host"]
+    assert changed(seen["mended"], "box") == 1
+    assert f"in lockstep with {version}" in seen["mended"]
+
+
+if __name__ == "__main__":
+    os.environ.pop("FAKECARD_INSIDE", None)
+    print(json.dumps(scenario(sys.argv[1], sys.argv[2], Path(sys.argv[3]))))
