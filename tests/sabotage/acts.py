@@ -302,7 +302,6 @@ def group_access(box: Box) -> Iterator[None]:
     """0660 on every node, and the service's group may."""
     with own_node("nvidia0", "660", "fly")(box), own_node("nvidia-uvm", "660", "fly")(box), own_node("nvidiactl", "660", "fly")(box):
         yield
-        box.rollback_cpu()
 
 
 @contextmanager

@@ -68,7 +68,6 @@ GATES = (
     Case("weight-changed", "another graph under the same settings", "gate", "connectome", nothing, deploy("-e", "fly_connectome=synth:2001:40000")),
     Case("checkpoint-foreign", "the newest checkpoint is of another graph", "gate", "connectome", acts.foreign_checkpoint, deploy()),
     Case("kernel-name-changed", "a build that calls its kernel by another name", "gate", "kernel", nothing, lambda box: box.deploy(box.doctored(31, {"bin/flysim": renamed_kernel(box)}))),
-    Case("state-not-saved", "checkpoints cannot be written", "gate", "cannot write its checkpoints|no checkpoint", shell("mount --bind -o ro /var/lib/fly /var/lib/fly && mount -o remount,bind,ro /var/lib/fly", "umount /var/lib/fly"), deploy(), ()),
 )  # fmt: skip
 
 EXACT = (
