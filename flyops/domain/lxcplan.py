@@ -215,9 +215,9 @@ def _steps(args: Mapping[str, Any], seen: Seen, asked: Asked, new: lxcconf.Conve
     grow = bool(seen.config) and asked.disk_bytes > seen.disk_bytes
     chosen = (
         ("bridge", args["network"] == "bridge" and not seen.bridge.exists),
-        ("ids", asked.guest.ids.add),
         ("base", bool(asked.guest.ids) and not seen.base and posixpath.basename(asked.guest.base) not in seen.bases),
         ("create", not seen.exists or not seen.config),
+        ("ids", asked.guest.ids.add),  # after the marker that remembers whose the range is
         ("restart", bool(why)),
         ("grow", grow),
         ("limits", limits),

@@ -256,7 +256,8 @@ def _destroy(args: Mapping[str, Any], todo: Todo, place: Place, host: Host) -> N
     host.remove(place.folder)
     used = any(f":{todo.seen.base}:" in text for text in todo.seen.neighbours.values())
     if posixpath.dirname(todo.seen.base) == place.bases and not used:
-        host.remove(todo.seen.base)
+        for path in (todo.seen.base, f"{todo.seen.base}.part"):
+            host.remove(path)
         if not host.listdir(place.bases):
             host.remove(place.bases)
 

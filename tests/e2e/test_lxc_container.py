@@ -86,6 +86,14 @@ def test_limits_change_without_a_restart(lxc_make: Any, lxc_base: str) -> None:
     assert (changed["changed"], changed["restarted"], changed["cpus"], changed["memory"]) == (True, False, "0-1", 768 << 20)
     assert guest.pid() == pid
     assert converge(**asked(guest, lxc_base, cpus="0-1", memory="768M"))["changed"] is False
+    with_node = converge(**asked(guest, lxc_base, cpus="1", mems="0", memory="768M"))
+    assert (with_node["changed"], with_node["cpus"], with_node["mems"]) == (True, "1", "0")
+    assert "cpuset.mems = 0" in guest.config
+    free = converge(**asked(guest, lxc_base, memory="768M"))  # limits taken away take their lines away, and the guest has it all again
+    assert (free["changed"], free["restarted"], free["cpus"]) == (True, False, f"0-{(os.cpu_count() or 1) - 1}")
+    assert "cpuset" not in guest.config
+    assert converge(**asked(guest, lxc_base, memory="768M"))["changed"] is False
+    assert guest.pid() == pid
 
 
 def test_a_limit_that_someone_moved_is_put_back(lxc_make: Any, lxc_base: str) -> None:
