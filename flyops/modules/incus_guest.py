@@ -16,6 +16,10 @@ from flyops.spec import Arg, Spec
 
 NO_LIMIT = 1 << 60
 SETTLE_S = 15.0
+NOTHING = 44
+TAR = f"""for one; do shift; [ -d "/$one" ] && set -- "$@" "$one"; done
+[ $# -gt 0 ] || exit {NOTHING}
+exec tar -C / -czf - -- "$@\""""  # of the folders that are there
 
 SPEC = Spec(
     doc="An Incus or LXD container with its cards and limits, its cpus read back as the kernel gives them.",
@@ -36,6 +40,8 @@ SPEC = Spec(
         "disk": Arg(default="", help="size of the root disk (20G)"),
         "devices": Arg("dict", default=None, help="more devices: name -> options, as the daemon's documentation has them"),
         "autostart": Arg("bool", help="start with the daemon; default: as the profiles say"),
+        "archive_state": Arg("list", default=(), elements="path", help="absent: its folders to archive first; a stopped one is started for that"),
+        "archive_to": Arg("path", help="absent: the .tar.gz to write, on this host"),
         "wait": Arg("int", default=60, help="seconds to wait for systemd in it"),
         "stop_wait": Arg("int", default=60, help="seconds that it may take to shut down before it is killed"),
     },
@@ -58,6 +64,7 @@ SPEC = Spec(
         "restarted": "whether a running instance was restarted",
         "notes": "what is odd about the placement",
         "strays": "gpu devices that flyops did not give: left alone",
+        "archive": "path and size of the archived state; absent when it held none",
     },
 )
 
@@ -220,7 +227,11 @@ def _diffs(args: Mapping[str, Any], seen: Seen, made: Tuple[Mapping[str, str], M
 def _plan_absent(args: Mapping[str, Any], seen: Seen) -> Decision:
     if seen.instance is None:
         return Same({"name": args["name"]})
-    steps = ("stop", "delete") if seen.running else ("delete",)
+    if args["archive_state"] and not args["archive_to"]:
+        raise ModuleError("archive_state was asked for without archive_to", fix="name the .tar.gz to write")
+    # Its files are behind its ids and its pool, so its own tar reads them.
+    archive = ("archive",) if seen.running else ("start", "archive")
+    steps = (*(archive if args["archive_state"] else ()), *(("stop",) if seen.running or args["archive_state"] else ()), "delete")
     shown = incus.listing(seen.instance.get("config") or {}, seen.instance.get("devices") or {})
     return Change(
         after=Todo(steps), diff=(Diff(f"instance {args['name']}", shown or "there\n", ""),), values={"name": args["name"], "running": False}
@@ -234,11 +245,15 @@ def apply(args: Dict[str, Any], change: Change, host: Host) -> Dict[str, Any]:
     """Each step by the daemon; then what the kernel gives is read back and compared with what was asked."""
     client = _client(args, host)
     steps = {"create": _create, "stop": _stop, "config": _config, "start": _start, "limits": _limits, "delete": _delete}
+    archived: Dict[str, Any] = {}
     for step in change.after.steps:
         host.note(f"{args['name']}: {step}")
-        steps[step](args, change.after, client)
+        if step == "archive":
+            archived = _archive(args, client)
+        else:
+            steps[step](args, change.after, client)
     if "delete" in change.after.steps:
-        return {}
+        return archived
     return _read_back(args, change, client)
 
 
@@ -289,6 +304,39 @@ def _limits(args: Mapping[str, Any], todo: Todo, client: Client) -> None:
 
 def _delete(args: Mapping[str, Any], todo: Todo, client: Client) -> None:
     _done(client.send("DELETE", incushost.path(args["name"])), f"instance {args['name']!r} could not be removed")
+
+
+def _archive(args: Mapping[str, Any], client: Client) -> Dict[str, Any]:
+    """Written whole and read again before anything is removed."""
+    path, host = args["archive_to"], client.host
+    folders = [folder.strip("/") for folder in args["archive_state"]]
+    words = [
+        args["binary"],
+        "exec",
+        args["name"],
+        *(["--project", args["project"]] if args["project"] else []),
+        "-T",
+        "--",
+        "sh",
+        "-c",
+        TAR,
+        "sh",
+        *folders,
+    ]
+    done = host.run(["sh", "-c", 'umask 077; "$@" > "$0"', f"{path}.part", *words])
+    if done.rc == NOTHING:
+        host.remove(f"{path}.part")
+        return {}
+    check = host.run(["tar", "-tzf", f"{path}.part"], query=True)
+    if done.rc or check.rc:
+        said = (done.stderr or check.stderr).decode("utf-8", "replace").strip()
+        raise ModuleError(
+            f"instance {args['name']!r}: its state could not be archived to {path}: {said}",
+            fix="nothing was removed; make room, or leave archive_state out",
+        )
+    host.rename(f"{path}.part", path)
+    seen = host.stat(path)
+    return {"archive": {"path": path, "size": seen.size if seen else 0}}
 
 
 def _read_back(args: Mapping[str, Any], change: Change, client: Client) -> Dict[str, Any]:

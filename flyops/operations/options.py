@@ -123,9 +123,9 @@ class ProvisionOptions:
     plan: bool = False  # only show what would be done
     deploy: bool = False  # then deploy and verify
     release: str = ""  # for deploy: a prebuilt release
-    manager: str = ""  # lxc | pve; empty: what the inventory says of the guest, else lxc
+    manager: str = ""  # lxc | pve | incus; empty: what the inventory says of the guest, else lxc
     id: str = ""  # pve: its number
-    on: str = ""  # pve: the node, a host of the inventory; empty: this machine
+    on: str = ""  # pve, incus: the node, a host of the inventory; empty: this machine
     json: bool = False
     verbose: bool = False
 

@@ -12,7 +12,7 @@ from flyops import places
 from flyops.domain import gpuask
 from flyops.errors import EXIT_OK, UsageError
 from flyops.loading.inventory import Inventory
-from flyops.operations import deploy, guests, needs, pve, rootfs, verify
+from flyops.operations import deploy, guests, incus, needs, pve, rootfs, verify
 from flyops.operations.options import DeployOptions, ProvisionOptions, Target, VerifyOptions
 from flyops.operations.play import run_playbook
 from flyops.spec.arguments import to_bool
@@ -24,9 +24,10 @@ def run(options: ProvisionOptions) -> int:
     """The exit code of the play, and with --deploy of what comes after it."""
     began = time.monotonic()
     inventory = guests.checked(options.name)
-    if pve.wanted(options, inventory):
+    manager = pve if pve.wanted(options, inventory) else incus if incus.wanted(options, inventory) else None
+    if manager is not None:
         gpu = card(options, guests.variables(inventory, options.name))
-        code = pve.provision(options, inventory, gpu)
+        code = manager.provision(options, inventory, gpu)
         last = code != EXIT_OK or options.plan or not options.deploy
         return code if last else verified(options, bool(gpuask.ask(gpu)))
     needs.root(f"make the container {options.name}")

@@ -32,8 +32,8 @@ def wanted(options: ProvisionOptions, inventory: Inventory) -> bool:
     """Is a Proxmox guest meant? What is typed counts, else the inventory; a guest does not change its manager."""
     known = guests.variables(inventory, options.name)
     has = str(known.get("container_manager", "lxc")) if known else ""
-    if options.manager not in {"", "lxc", MANAGER}:
-        raise UsageError(f"--manager: expected lxc or pve, found {options.manager!r}")
+    if options.manager not in {"", "lxc", "incus", MANAGER}:
+        raise UsageError(f"--manager: expected lxc, pve or incus, found {options.manager!r}")
     if has and options.manager not in {"", has}:
         raise UsageError(f"{options.name} is a guest of {has}, found --manager {options.manager}", fix="retire it first, or choose another name")
     return (options.manager or has) == MANAGER

@@ -6,11 +6,11 @@ from __future__ import annotations
 import time
 
 from flyops import places
-from flyops.operations import guests, needs, pve
+from flyops.operations import guests, incus, needs, pve
 from flyops.operations.options import RetireOptions
 from flyops.operations.play import run_playbook
 
-ON_NODE = "/var/lib/flyops/archive"  # of a Proxmox node, where a guest's disk is
+ON_NODE = "/var/lib/flyops/archive"  # of a Proxmox node or a host of Incus, where a guest's disk is
 
 
 def run(options: RetireOptions) -> int:
@@ -20,6 +20,8 @@ def run(options: RetireOptions) -> int:
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
     if pve.is_pve(known):
         return pve.retire(options, inventory, known, f"{ON_NODE}/{options.name}-{stamp}.tar.gz")
+    if incus.is_incus(known):
+        return incus.retire(options, inventory, known, f"{ON_NODE}/{options.name}-{stamp}.tar.gz")
     needs.root(f"remove the container {options.name}")
     chosen = {
         "guest_name": options.name,

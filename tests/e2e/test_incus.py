@@ -10,13 +10,20 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tarfile
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
+from flyops import places
 from flyops.domain import cpuset, incushost
+from flyops.errors import UsageError
+from flyops.loading.inventory import Inventory
+from flyops.operations import guests, incus, pve
+from flyops.operations.options import ProvisionOptions, RetireOptions
 from tests.beds.lxd import Lxd
 from tests.beds.play import LOCAL, Played, inventory, tasks
 
@@ -174,6 +181,26 @@ def test_case_36_the_words_that_a_failed_hook_lost(lxd: Lxd, monkeypatch: pytest
     lxd("profile", "delete", "runtime")
 
 
+def test_the_end_with_its_state_kept(lxd: Lxd, tmp_path: Path) -> None:
+    """A stopped one is started for it; what is not there is passed over."""
+    made = lxd.converge(name="dev2", state="present")
+    assert made["changed"], made
+    lxd("start", "dev2")
+    lxd("exec", "dev2", "-T", "--", "sh", "-c", "mkdir -p '/var/lib/a fly' && echo kept > '/var/lib/a fly/x'")
+    lxd("stop", "--force", "dev2")
+    end = {"name": "dev2", "state": "absent", "archive_state": ["/var/lib/a fly", "/var/lib/none"], "archive_to": str(tmp_path / "dev2.tar.gz")}
+    assert lxd.converge(check=True, **end)["changed"]
+    assert not (tmp_path / "dev2.tar.gz").exists()
+    gone = lxd.converge(**end)
+    assert gone["changed"], gone
+    assert gone["archive"]["size"] > 0
+    with tarfile.open(tmp_path / "dev2.tar.gz") as archive:
+        assert archive.extractfile("var/lib/a fly/x").read() == b"kept\n"  # type: ignore[union-attr]
+    assert [path.name for path in tmp_path.iterdir()] == ["dev2.tar.gz"]
+    assert "/1.0/instances/dev2" not in lxd.get("/1.0/instances")
+    assert not lxd.converge(**end)["changed"]
+
+
 def play(folder: Path, text: str, name: str = "dev1", **options: Any) -> Played:
     here = {"ansible_connection": "incus", "ansible_incus_binary": "lxc", "ansible_incus_name": name}
     return tasks(folder, text, hosts=inventory({"guest": here, "h1": LOCAL}), **options)
@@ -223,3 +250,52 @@ def test_a_controller_that_is_killed_leaves_nothing_in_the_instance(lxd: Lxd, gu
     process.kill()
     process.wait()
     assert until(False)
+
+
+class Shelf:
+    """An inventory of the test's own with the repository's variables; provision writes into it."""
+
+    def __init__(self, hosts: Path) -> None:
+        self.hosts = hosts
+
+    def load(self) -> Inventory:
+        made = Inventory()
+        made.under(str(places.REPOSITORY / "inventory"))
+        made.add_host("box1", [], {"ansible_connection": "local", "incus_binary": "lxc", "incus_image": "fly"})
+        for path in sorted(self.hosts.glob("*.yml")):
+            found = yaml.safe_load(path.read_text())["containers"]["hosts"]
+            for name in found:
+                made.add_host(name, ["containers"], found[name])
+        return made
+
+    def provision(self, **words: Any) -> int:
+        options = ProvisionOptions(**{"name": "dev3", "manager": "incus", "on": "box1", **words})
+        inventory = self.load()
+        assert not pve.wanted(options, inventory)
+        assert incus.wanted(options, inventory)
+        return incus.provision(options, inventory, False)
+
+
+def test_provision_and_retire(lxd: Lxd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(guests, "INVENTORY", tmp_path)
+    shelf = Shelf(tmp_path / "hosts.d")
+    assert shelf.provision(plan=True, cpus=str(HOST_CPUS[0])) == 0
+    assert not shelf.hosts.exists()
+    assert "this is a plan" in capsys.readouterr().out
+    assert shelf.provision(cpus=str(HOST_CPUS[0]), memory="500M") == 0
+    assert f"dev3: on box1, cpus {HOST_CPUS[0]}, memory 500M" in capsys.readouterr().out
+    assert shelf.load().variables_of("dev3")["ansible_incus_binary"] == "lxc"
+    assert shelf.provision(manager="") == 0
+    assert "changed=0" in capsys.readouterr().out
+    with pytest.raises(UsageError, match="is a guest of incus"):
+        pve.wanted(ProvisionOptions(name="dev3", manager="pve"), shelf.load())
+    with pytest.raises(UsageError, match="--rootfs, --id mean nothing"):
+        shelf.provision(rootfs="x", id="101")
+    found = tasks(tmp_path, "- command: hostname\n  register: who\n", hosts=shelf.load(), limit="dev3")
+    assert found.vars("dev3")["who"]["stdout"] == "dev3"
+    known = guests.variables(shelf.load(), "dev3")
+    assert incus.is_incus(known)
+    assert incus.retire(RetireOptions(name="dev3"), shelf.load(), known, str(tmp_path / "kept/dev3.tar.gz")) == 0
+    assert "dev3: gone; it held no state" in capsys.readouterr().out
+    assert not list(shelf.hosts.iterdir())
+    assert "/1.0/instances/dev3" not in lxd.get("/1.0/instances")
