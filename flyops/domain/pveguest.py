@@ -114,7 +114,7 @@ def look(host: Host, place: Place) -> Seen:
         raw=raw,
         running=status.get("status") == "running",
         pid=status.get("pid", ""),
-        memory=_memory(host, place),
+        memory=read_memory(host, place),
     )
 
 
@@ -132,7 +132,8 @@ def _status(host: Host, guest: str) -> Dict[str, str]:
     return {key.strip(): value.strip() for key, _, value in found}
 
 
-def _memory(host: Host, place: Place) -> Mapping[str, Any]:
+def read_memory(host: Host, place: Place) -> Mapping[str, Any]:
+    """What we remember of our last write."""
     try:
         found = json.loads(host.read_text(place.kept("json"), missing="{}"))
     except ValueError:

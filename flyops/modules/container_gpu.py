@@ -65,6 +65,8 @@ SPEC = Spec(
         "notes": "what else should be known",
         "restart_needed": "the guest runs, and a changed line takes force only at its start",
         "restarted": "whether it was restarted",
+        "cpus_effective": "cpus that the kernel gives the running guest, where lxc-cgroup can be asked",
+        "cpus_wrong": "how they differ from those asked, once the guest has been started with them",
     },
 )
 
@@ -76,6 +78,7 @@ class State:
     seen: pveguest.Seen
     majors: Mapping[str, int]
     controller: str
+    cpuset: str
     asked: gpuask.Ask = field(default_factory=gpuask.Ask)
     verdicts: Tuple[nvidia.Verdict, ...] = ()
     extra: Tuple[lxcconf.Device, ...] = ()
@@ -83,6 +86,7 @@ class State:
     groups: Mapping[str, int] = field(default_factory=dict)
     online: Tuple[int, ...] = ()
     installed: Tuple[int, ...] = ()
+    effective: str = ""
     ours: bool = False
 
 
@@ -91,6 +95,7 @@ class Plan:
     """What `apply` does."""
 
     seen: pveguest.Seen
+    cpuset: str
     text: str
     raw: Tuple[Pair, ...]
     write: bool
@@ -132,6 +137,7 @@ def read(args: Dict[str, Any], host: Host) -> State:
         seen=seen,
         majors=nvidia.char_majors(proc_devices),
         controller="v1" if control.devices == "v1" else "v2",
+        cpuset="v1" if control.cpuset == "v1" else "v2",
         asked=asked,
         verdicts=tuple(nvidia.judge_node(node, host.stat(node.path), check_mode=False) for node in wanted),
         extra=tuple(_extra(args, host)),
@@ -139,6 +145,7 @@ def read(args: Dict[str, Any], host: Host) -> State:
         groups=_groups(args, host, seen),
         online=cpuset.parse(host.read_text(args["online"], missing="").strip()),
         installed=pveguest.installed(host) if manager == "pve" and args["nodes"] != "raw" and _needs_style(args) else (),
+        effective=_effective(args, host, control.cpuset) if seen.running else "",
         ours=ours or args["ours"],
     )
 
@@ -155,9 +162,8 @@ def _look_lxc(args: Mapping[str, Any], host: Host) -> Tuple[pveguest.Seen, bool]
     done = host.run(["lxc-info", "-P", place.conf_dir, "-n", args["guest"], "-s", "-p", "-H"], query=True) if text else None
     words = done.stdout.decode("utf-8", "replace").split() if done and done.rc == 0 else []
     marker = host.read_text(posixpath.join(place.conf_dir, args["guest"], "flyops.json"), missing="")
-    memory = json.loads(host.read_text(place.kept("json"), missing="{}"))
     pid = next((word for word in words if word.isdigit()), "")
-    return pveguest.Seen(bool(text), text, text, "RUNNING" in words, pid, memory), '"owner": "flyops"' in marker
+    return pveguest.Seen(bool(text), text, text, "RUNNING" in words, pid, pveguest.read_memory(host, place)), '"owner": "flyops"' in marker
 
 
 LOOK: Dict[str, Callable[[Mapping[str, Any], Host], Tuple[pveguest.Seen, bool]]] = {"pve": _look_pve, "lxc": _look_lxc}
@@ -179,6 +185,15 @@ def _nodes(args: Mapping[str, Any], host: Host, asked: gpuask.Ask, majors: Mappi
     minors = chosen.minors if chosen else [card.minor if card.minor >= 0 else at for at, card in enumerate(there)]
     caps = [nvidia.Cap(f"cap{minor}", minor, 0o444) for minor in (chosen.caps if chosen else ())]
     return nvidia.wanted_nodes(majors, minors, caps=caps, mode=args["mode"], dev=args["dev"])
+
+
+def _effective(args: Mapping[str, Any], host: Host, controller: str) -> str:
+    """The cpus that the kernel really gives a running guest: a narrower parent widens or moves a set without a word."""
+    if not args["cpus"] or host.which("lxc-cgroup") is None:
+        return ""
+    path = ["-P", _place(args).conf_dir] if args["manager"] == "lxc" else []
+    done = host.run(["lxc-cgroup", *path, "-n", args["guest"], lxcconf.EFFECTIVE_CPUS[controller or "v2"]], query=True)
+    return done.stdout.decode("utf-8", "replace").strip() if done.rc == 0 else ""
 
 
 def _driver(args: Mapping[str, Any], host: Host) -> Tuple[Tuple[str, str, str], ...]:
@@ -242,7 +257,7 @@ def plan(args: Dict[str, Any], state: State) -> Decision:
         return Same(values)
     diff = [Diff(_conf(args), seen.raw, found.text)] if write else []
     diff += [Diff(f"guest {args['guest']}", "running\n", "restarted: a changed line takes force only at a start\n")] if restart else []
-    return Change(after=Plan(seen, found.text, wanted.raw, write, restart), diff=tuple(diff), values=values)
+    return Change(after=Plan(seen, state.cpuset, found.text, wanted.raw, write, restart), diff=tuple(diff), values=values)
 
 
 def _style(args: Mapping[str, Any], state: State) -> str:
@@ -264,7 +279,7 @@ def _wanted(args: Mapping[str, Any], state: State, style: str) -> pveconf.Wanted
         )
     listed = {name: args[name] for name in ("cpus", "mems") if args[name] is not None}
     _need_online(args["guest"], listed.get("cpus", ""), state.online)
-    cpus = pveconf.cpuset_lines(listed, state.seen.text, state.controller)
+    cpus = pveconf.cpuset_lines(listed, state.seen.text, state.cpuset)
     nodes = [nvidia.Node("/dev" + v.node.path[len(args["dev"]) :], v.node.major, v.node.minor) for v in state.verdicts]
     extra = state.extra if _gives(args) else ()
     if style == "dev":
@@ -351,7 +366,13 @@ def _values(args: Mapping[str, Any], state: State, style: str, found: Converged,
         "restart_needed": waits and not restart,
         "restarted": restart,
         "ours": state.ours,
+        "cpus_effective": state.effective,
+        "cpus_wrong": "" if waits else _wrong_cpus(args, state.effective),
     }
+
+
+def _wrong_cpus(args: Mapping[str, Any], effective: str) -> str:
+    return cpuset.mismatch(cpuset.parse(args["cpus"]), cpuset.parse(effective)) if effective else ""
 
 
 def _notes(args: Mapping[str, Any], state: State, found: Converged) -> List[str]:
@@ -378,15 +399,28 @@ def apply(args: Dict[str, Any], change: Change, host: Host) -> Dict[str, Any] | 
         pveguest.write(host, place, todo.seen, todo.text, todo.raw)
     elif todo.write:
         _write_lxc(args, todo, place, host)
-    if todo.restart and args["manager"] == "pve":
+    if not todo.restart:
+        return None
+    if args["manager"] == "pve":
         pveguest.restart(host, args["guest"], args["stop_wait"])
-    elif todo.restart:
+    else:
         where = ["-P", place.conf_dir, "-n", args["guest"]]
         pveguest.must(
             host, ["lxc-stop", *where, "-t", str(args["stop_wait"]), "--nokill"], f"guest {args['guest']} did not shut down; it was not killed"
         )
         pveguest.must(host, ["lxc-start", *where, "-d"], f"guest {args['guest']} did not start")
-    return None
+    return _read_back(args, todo, host)
+
+
+def _read_back(args: Mapping[str, Any], todo: Plan, host: Host) -> Dict[str, Any]:
+    found = _effective(args, host, todo.cpuset)
+    wrong = _wrong_cpus(args, found)
+    if wrong:
+        raise ModuleError(
+            f"guest {args['guest']} was restarted and runs on other cpus than asked: {wrong}",
+            fix="see which cgroup above the guest's is narrower (cpuset.cpus.effective)",
+        )
+    return {"cpus_effective": found}
 
 
 def _write_lxc(args: Mapping[str, Any], todo: Plan, place: pveguest.Place, host: Host) -> None:
