@@ -37,7 +37,7 @@ GOALS = {
 
 
 def quiet() -> None:
-    """Waits until the machine's other work lets a CPU be free, or QUIET_S; each sample says the load that it met."""
+    """Waits until the machine's other work lets a CPU be free, or QUIET_S; each sample says the load that it met, and its own priority."""
     end = time.monotonic() + QUIET_S
     while running() > (os.cpu_count() or 1) and time.monotonic() < end:
         time.sleep(1)
@@ -131,7 +131,7 @@ def measure(raw: Path) -> None:
                 for way, argv in order[number % 4 :] + order[: number % 4]:
                     quiet()
                     load = os.getloadavg()[0]
-                    samples.append({"round": number, "way": way, "load": load, **timed(argv())})
+                    samples.append({"round": number, "way": way, "load": load, "nice": os.nice(0), **timed(argv())})
                     print(json.dumps(samples[-1]), flush=True)
                     ways.gone()
         finally:
@@ -158,5 +158,6 @@ def figures(raw: Path) -> dict[str, Any]:
         "looking_s": WINDOWS_S,
         "rounds": len(ends),
         "all_verified": bool(ends) and not any(ends),
+        "nice": min(s["nice"] for s in samples),
         "load_median": round(statistics.median(s["load"] for s in samples), 2),
     }
