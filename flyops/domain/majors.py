@@ -14,15 +14,15 @@ from typing import Dict, Iterable, Mapping, Sequence, Tuple
 from flyops.domain import lxcconf
 from flyops.domain.lxcconf import Pair
 
-# Node below /dev -> its name in /proc/devices. The first three make a guest that can compute.
+# Node below /dev -> its name in /proc/devices. The first three make a guest that can compute; another node has its own name, but for its number.
 KINDS = (
     (re.compile(r"nvidia(?:\d+|ctl|-modeset)"), "nvidia"),
     (re.compile(r"nvidia-uvm(?:-tools)?"), "nvidia-uvm"),
     (re.compile(r"nvidia-caps(?:/.*)?"), "nvidia-caps"),
     (re.compile(r"nvidia-caps-imex-channels(?:/.*)?"), "nvidia-caps-imex-channels"),
     (re.compile(r"nvidia-nvswitch(?:\d+|ctl)"), "nvidia-nvswitch"),
-    (re.compile(r"nvidia-nvlink"), "nvidia-nvlink"),
 )
+OTHER = re.compile(r"(nvidia-[a-z][a-z-]*[a-z])-?\d*")  # nvidia-nvlink, nvidia-fs3
 REQUIRED = ("nvidia", "nvidia-uvm", "nvidia-caps")
 COMPILED_IN = 195  # the driver's own number since ever; another one is worth a word
 ID = re.compile(r"[1-9][0-9]{2,8}")
@@ -105,10 +105,11 @@ def check_names(names: Iterable[str], pve: bool) -> str:
 
 def kind(target: str) -> str:
     """The name in /proc/devices that the node's major has; empty for what is no node of the driver."""
-    name = target.lstrip("/")
-    if not name.startswith("dev/"):
+    folder, _, name = target.lstrip("/").partition("/")
+    if folder != "dev":
         return ""
-    return next((found for pattern, found in KINDS if pattern.fullmatch(name[len("dev/") :])), "")
+    other = OTHER.fullmatch(name)
+    return next((found for pattern, found in KINDS if pattern.fullmatch(name)), other.group(1) if other else "")
 
 
 def _target(entry: str) -> str:

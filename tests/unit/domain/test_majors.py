@@ -35,6 +35,8 @@ def conf(text: str | None, *, pve: bool = False, named: bool = True) -> Conf:
         ("dev/nvidia-caps/nvidia-cap12", "nvidia-caps"),
         ("dev/nvidia-caps-imex-channels/channel0", "nvidia-caps-imex-channels"),
         ("dev/nvidia-nvswitchctl", "nvidia-nvswitch"),
+        ("dev/nvidia-nvlink", "nvidia-nvlink"),
+        ("dev/nvidia-fs12", "nvidia-fs"),
         ("dev/nvidia0x", ""),
         ("dev/dri/card0", ""),
         ("usr/local/nvidia/lib64", ""),
@@ -107,6 +109,16 @@ def test_what_is_ours_and_unwanted_goes(number: int) -> None:
 def test_just_outside_the_moving_numbers_nothing_is_ours(number: int) -> None:
     text = f"lxc.cgroup2.devices.allow = c {number}:* rwm\n{RIGHT}"
     assert majors.converge(conf(text), V2).status == "unchanged"
+
+
+def test_another_node_of_the_driver_has_its_rule_too() -> None:
+    """GPUDirect Storage, say: provision binds all that the driver has, so a rule of its must not be taken for one out of date."""
+    host = Machine({**REGISTERED, "nvidia-fs": 505}, {**LIVE, "nvidia-fs": 505}, "v2")
+    text = f"{RIGHT}lxc.mount.entry = /dev/nvidia-fs0 dev/nvidia-fs0 none bind,optional,create=file\n"
+    found = majors.converge(conf(text), host)
+    assert found.text == f"{text}lxc.cgroup2.devices.allow = c 505:* rwm\n"
+    gone = majors.converge(conf(text), V2)
+    assert (gone.status, gone.notes) == ("unchanged", ("dev1 binds nodes of nvidia-fs, which /proc/devices does not have",))
 
 
 def test_case_11_a_reused_number_opens_a_foreign_device() -> None:
