@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +40,32 @@ def test_case_13_the_unit_runs_again_when_the_module_comes() -> None:
     rule = (places.REPOSITORY / "templates" / "flyops-majors.rules.j2").read_text()
     assert 'ACTION=="add", SUBSYSTEM=="module", KERNEL=="nvidia_uvm"' in rule
     assert "--no-block restart flyops-majors.service" in rule
+
+
+UDEV = """
+set -e
+mount -t tmpfs rules /etc/udev/rules.d
+mount -t tmpfs run /run
+cp "$1" /etc/udev/rules.d/71-flyops-majors.rules
+for name in $2 $3; do echo "== $name"; udevadm test --action="${4:-add}" "/sys/module/$name" 2>&1 | grep "^run:.*flyops" || true; done
+"""
+
+
+@pytest.mark.root
+@pytest.mark.skipif(not shutil.which("udevadm") or not Path("/etc/udev/rules.d").is_dir(), reason="no udev here")
+def test_case_13_udev_runs_the_rule_for_that_module_and_for_no_other(tmp_path: Path) -> None:
+    """udev's own word, with a module that this kernel has in the driver's place, in a mount namespace of its own."""
+    there, other = sorted(path.name for path in Path("/sys/module").iterdir() if "nvidia" not in path.name)[:2]
+    rule = (places.REPOSITORY / "templates" / "flyops-majors.rules.j2").read_text()
+    (tmp_path / "rules").write_text(rule.replace("nvidia_uvm", there))
+
+    def said(action: str) -> str:
+        words = ["unshare", "-m", "sh", "-c", UDEV, "sh", str(tmp_path / "rules"), there, other, action]
+        return subprocess.run(words, capture_output=True, text=True, check=True).stdout
+
+    run = "run: '/usr/bin/systemctl --no-block restart flyops-majors.service'"
+    assert said("add") == f"== {there}\n{run}\n== {other}\n"
+    assert said("remove") == f"== {there}\n== {other}\n"
 
 
 def steps(**variables: Any) -> list[dict[str, Any]]:
