@@ -22,7 +22,7 @@ GUEST_ID = re.compile(r"[1-9][0-9]{2,8}")
 TAG = "flyops"  # the tag of a guest that is ours, so that it goes with the guest to another node
 LOCK_WAIT_S = 10
 BUSY, MOVED = 8, 9  # exit codes of the write below
-SWAP = f'test "$(sha256sum < "$3")" = "$1  -" || exit {MOVED}; cat -- "$2" > "$3"'
+SWAP = f'test "$(sha256sum < "$1")" = "$3  -" || exit {MOVED}; cat -- "$2" > "$1"'
 
 
 @dataclass(frozen=True)
@@ -165,7 +165,7 @@ def write(host: Host, place: Place, seen: Seen, text: str, raw: Sequence[Tuple[s
     if host.stat(place.lock_dir) is None:
         host.mkdir(place.lock_dir, mode=0o755)
     digest = hashlib.sha256(seen.raw.encode("utf-8", "surrogateescape")).hexdigest()
-    words = ["sh", "-c", SWAP, "sh", digest, place.kept("new"), place.conf]
+    words = ["sh", "-c", SWAP, "sh", place.conf, place.kept("new"), digest]  # the config first: the write log keeps a command's beginning
     done = host.run(["flock", "-w", str(LOCK_WAIT_S), "-E", str(BUSY), place.lock, *words])
     if done.rc == BUSY:
         raise ModuleError(f"guest {place.guest}: pct holds {place.lock} for more than {LOCK_WAIT_S} s", fix="see what works on the guest, run again")

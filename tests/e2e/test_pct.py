@@ -219,3 +219,12 @@ def test_raw_nodes_are_bound_into_the_guest(pve: PveBed, tmp_path: Path) -> None
     pve.pct("start", "101")
     assert pve.pct("exec", "101", "--", "stat", "-c", "%F %t:%T", "/dev/nvidia0").stdout == "character special file c3:0\n"
     assert pve.pct("exec", "101", "--", "ls", "/dev").stdout.count("nvidia1") == 0
+
+
+def test_a_write_is_in_the_write_log_and_nothing_of_a_neighbour(pve: PveBed, tmp_path: Path) -> None:
+    pve.pct("create", "102", TEMPLATE, "--hostname", "neighbour")
+    theirs = pve.conf("102")
+    found = converge(pve, tmp_path, gpu=True, cpus="0")
+    assert [path for kind, path in found["writes"] if kind == "run" and str(pve.folder / "conf" / "101.conf") in path]
+    assert "102" not in str(found["writes"])
+    assert pve.conf("102") == theirs
