@@ -124,6 +124,7 @@ def test_all_right() -> None:
         pytest.param(
             with_files(*files("libnvoptix.so.535.54.03", folder="/usr/lib64")), V, f"leftovers of 535.54.03 beside {V}", "libnvoptix", id="case-21-graphics"
         ),
+        pytest.param(with_files(*files("libcuda.so.580.1.2")), V, f"leftovers of 580.1.2 beside {V}", "libcuda.so.580.1.2", id="case-21-of-a-newer-one"),
         pytest.param(with_files(*files("libnvidia-nvvm.so.570.148.08", size=0)), V, "empty bind targets", "its bind was missing at start", id="empty-target"),
         pytest.param(
             Seen(tuple(dataclasses.replace(f, size=0) for f in RIGHT.files if f.kind == "file")), V, "empty bind targets", "found none", id="all-empty"
@@ -175,10 +176,11 @@ def test_case_17_mounts_of_the_driver() -> None:
         "102 90 8:1 /lib/libnvidia-ml.so.1.2//deleted /usr/lib/libnvidia-ml.so.1.2 ro,nodev - ext4 /dev/x rw\n"
         "103 90 8:1 /bin/nvidia-smi /usr/bin/nvidia-smi rw,nodev - ext4 /dev/x rw\n"
         "104 90 8:1 / / rw - ext4 /dev/x rw\nrubbish\n"
+        "105 90 8:1 /lib/not-deleted /usr/lib/libcuda.so.1.2 ro - ext4 /dev/x rw\n"
     )
     assert driver.gone_mounts(info) == ("/usr/lib/libnvidia-ml.so.1.2",)
     assert driver.writable_mounts(info) == ("/usr/bin/nvidia-smi",)
-    assert len(driver.mounted(info)) == 3
+    assert len(driver.mounted(info)) == 4
     assert driver.mounted("") == ()
 
 
@@ -233,7 +235,7 @@ def test_upstream_version_of_a_package(package: str, version: str) -> None:
 
 MADISON = """ libcuda1 | 580.1.2-1 | http://x trixie/main amd64 Packages
  libcuda1 | 570.148.08-1 | file:/srv ./ Packages
- libcuda1 | 580.1.2-1 | http://x trixie/main Sources
+ libcuda1 | 590.1-1 | http://x trixie/main Sources
 nvidia-smi | 570.148.08-2 | file:/srv ./ Packages
 rubbish
 """
