@@ -29,7 +29,8 @@ def _paths(args: dict[str, Any], host: Host) -> list[str]:
     for folder, form in ((args["lxc_path"], "{}/config"), (args["pve_dir"], "{}")):
         for name in host.listdir(folder) if host.stat(folder, follow=True) else []:
             path = f"{folder}/{form.format(name)}"
-            if name.rpartition(".conf")[0] not in args["own"] and name not in args["own"] and _is_config(path, host):
+            whose = name[: -len(".conf")] if name.endswith(".conf") else name
+            if whose not in args["own"] and _is_config(path, host):
                 out.append(path)
     return out
 
