@@ -183,7 +183,7 @@ class RealHost:
         """`write_bytes` of UTF-8."""
         self.write_bytes(path, text.encode("utf-8", "surrogateescape"), mode=mode, uid=uid, gid=gid)
 
-    @logged("write")
+    @logged("write", follow=True)
     def write_through(self, path: str, text: str) -> None:
         """New text in an old file, which keeps its inode, mode and owner: for /etc/pve and for files that are mounted somewhere.
 
@@ -200,7 +200,7 @@ class RealHost:
         finally:
             os.close(fd)
 
-    @logged("mkdir")
+    @logged("mkdir", follow=True)
     def mkdir(self, path: str, *, mode: int | None = None) -> None:
         """A folder with its parents; `mode` is for the last one and is set past the umask."""
         os.makedirs(path, exist_ok=True)
@@ -276,7 +276,7 @@ class RealHost:
         """Path of a verified copy of a file that the controller offered; fetched at the first call."""
         return self._fetch_blob(sha256)
 
-    @logged("lock")
+    @logged("lock", follow=True)
     def hold_lock(self, path: str, holder: str, wait_s: float) -> str | None:
         """None: the lock is held until the agent ends. Else the text that its holder left."""
         if path in self._locks:

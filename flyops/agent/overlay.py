@@ -231,14 +231,14 @@ class OverlayHost:
         """Remember the file."""
         self.write_bytes(path, text.encode("utf-8", "surrogateescape"), mode=mode, uid=uid, gid=gid)
 
-    @logged("write")
+    @logged("write", follow=True)
     def write_through(self, path: str, text: str) -> None:
         """Remember the new text of a file that is there."""
         where, entry = self._need(path, follow=True)
         data = text.encode("utf-8", "surrogateescape")
         self._entries[where] = replace(entry, stat=replace(entry.stat, size=len(data), mtime=time.time()), data=data)
 
-    @logged("mkdir")
+    @logged("mkdir", follow=True)
     def mkdir(self, path: str, *, mode: int | None = None) -> None:
         """Remember the folder and its parents."""
         where = self._resolve(path, True)

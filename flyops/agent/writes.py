@@ -43,14 +43,14 @@ class WriteLog:
         return {**result, "writes": [list(entry) for entry in dict.fromkeys(self._entries)]} if self._entries else result
 
 
-def logged(kind: str, *places: int) -> Callable[[Method], Method]:
-    """For a method of a host that changes something: its arguments at `places` are the paths."""
+def logged(kind: str, *places: int, follow: bool = False) -> Callable[[Method], Method]:
+    """For a method of a host that changes something: its arguments at `places` are the paths. `follow`: it goes through a link at the path itself."""
 
     def wrap(method: Method) -> Method:
         @functools.wraps(method)
         def noted(host: Any, *args: Any, **words: Any) -> Any:
             for place in places or (0,):
-                host.write_log.note(kind, args[place])
+                host.write_log.note(kind, os.path.realpath(args[place]) if follow else args[place])
             return method(host, *args, **words)
 
         return cast("Method", noted)

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from flyops import places
 from flyops.agent.host import RealHost
 from flyops.agent.overlay import OverlayHost
 from flyops.errors import Refused
@@ -31,7 +32,7 @@ def do(host: Any, name: str, folder: Path) -> None:
     """One call of each."""
     path = str(folder / "x")
     calls: dict[str, tuple[Any, ...]] = {
-        "write_bytes": (path, b"1"), "write_text": (path, "1"), "mkdir": (path,), "chmod": (path, 0o600), "chown": (path, -1, -1),
+        "write_bytes": (path, b"1"), "write_text": (path, "1"), "write_through": (path, "1"), "mkdir": (path,), "chmod": (path, 0o600), "chown": (path, -1, -1),
         "symlink": ("there", path), "link": (str(folder / "old"), path), "mknod": (path, stat.S_IFCHR | 0o600, 1, 3),
         "rename": (str(folder / "old"), path), "remove": (path,), "utime": (path, 1.0, 1.0), "hold_lock": (path, "me", 0.0),
     }  # fmt: skip
@@ -49,7 +50,7 @@ def test_every_way_to_change_a_host_is_noted_and_fenced(tmp_path: Path, name: st
     real = RealHost()
     host = real if kind == "real" else OverlayHost(real)
     (tmp_path / "old").write_text("old")
-    if name in ("chmod", "chown", "utime"):
+    if name in ("chmod", "chown", "utime", "write_through"):
         (tmp_path / "x").write_text("x")
     before = {path: path.read_bytes() for path in tmp_path.iterdir()}
     host.write_log.begin([str(tmp_path / "elsewhere")])
@@ -74,6 +75,11 @@ def test_links_and_dots_lead_nowhere_else(tmp_path: Path) -> None:
     for path in (own / "link/config", own / "../other/config", Path(f"{own}/link/../config")):
         with pytest.raises(Refused, match="refused to write"):
             host.write_text(str(path), "stolen\n")
+    (other / "old").write_text("theirs\n")
+    (own / "through").symlink_to(other / "old")
+    with pytest.raises(Refused, match=f"refused to write {other}/old"):
+        host.write_through(str(own / "through"), "stolen\n")
+    (other / "old").unlink()
     host.remove(str(own / "link"))  # the link itself is ours
     assert list(other.iterdir()) == [] and not (tmp_path / "config").exists()
 
@@ -141,3 +147,30 @@ def test_places_that_are_no_paths_are_an_error(tmp_path: Path) -> None:
     hosts = inventory({"h1": {"ansible_connection": "local", "flyops_paths": "/opt/fly"}})
     found = play(tmp_path, "- hosts: all\n  gather_facts: false\n  tasks:\n    - command: touch x\n", hosts=hosts)
     assert found.result.exit_code == 1 and "flyops_paths: expected a list of absolute paths" in found.result.hosts["h1"].message
+
+
+@pytest.mark.parametrize("name", ["provision", "retire"])
+def test_a_playbook_for_one_guest_has_a_fence_around_it(tmp_path: Path, name: str) -> None:
+    """The fence that the playbook itself declares, with a task that means another guest's config."""
+    lines = (places.REPOSITORY / "playbooks" / f"{name}.yml").read_text().splitlines()
+    declared = next(line for line in lines if line.strip().startswith("flyops_paths:")).strip()
+    (tmp_path / "lxc/other").mkdir(parents=True)
+    given = {
+        "guest_lxc_path": f"{tmp_path}/lxc",
+        "guest_name": "ours",
+        "inventory_file": f"{tmp_path}/inv/ours.yml",
+        "archive_file": f"{tmp_path}/arc/ours.tar.gz",
+    }
+    text = f"""\
+    - hosts: all
+      gather_facts: false
+      vars:
+        {declared}
+      tasks:
+        - file: {{path: "{{{{ path | dirname }}}}", state: directory}}
+        - copy: {{content: x, dest: "{{{{ path }}}}"}}
+    """
+    for path in ("lxc/ours/config", "inv/ours.yml"):
+        assert play(tmp_path, text, extra_vars={**given, "path": f"{tmp_path}/{path}"}).result.exit_code == 0
+    found = play(tmp_path, text, extra_vars={**given, "path": f"{tmp_path}/lxc/other/config"})
+    assert found.result.exit_code == 3 and "which belongs to the guest other" in found.result.hosts["h1"].message
