@@ -197,6 +197,9 @@ def _state(host: Host, place: Place) -> Tuple[bool, int]:
     if host.which("lxc-info") is None or host.stat(place.path("config")) is None:
         return False, 0
     done = host.run(place.lxc("lxc-info", "-s", "-p", "-H"), query=True)
+    if "STOPPING" in text(done).split():  # a run before this one was cut off
+        host.run(place.lxc("lxc-wait", "-s", "STOPPED", "-t", "30"), query=True)
+        done = host.run(place.lxc("lxc-info", "-s", "-p", "-H"), query=True)
     found = text(done).split()
     numbers = [int(word) for word in found if word.isdigit()]
     return done.rc == 0 and "RUNNING" in found, numbers[0] if numbers else 0

@@ -14,6 +14,8 @@ from flyops.domain.lxcplan import Asked, Todo
 from flyops.errors import ModuleError
 from flyops.model.host import Host
 
+GONE_S = 5.0
+
 
 def _must(host: Host, argv: list[str], what: str, fix: str = "") -> None:
     done = host.run(argv)
@@ -33,6 +35,9 @@ def _bridge(args: Mapping[str, Any], todo: Todo, place: Place, host: Host) -> No
 def _no_bridge(args: Mapping[str, Any], todo: Todo, place: Place, host: Host) -> None:
     name = lxcconf.value(todo.seen.config, "lxc.net.0.link") or args["bridge"]
     ports = f"{lxcguest.INTERFACES}/{name}/brif"
+    deadline = time.monotonic() + GONE_S  # a stopped guest's end of the cable goes with its network namespace, a little later
+    while host.stat(ports) is not None and host.listdir(ports) and time.monotonic() < deadline:
+        time.sleep(0.1)
     if host.stat(ports) is None or not host.listdir(ports):
         _must(host, ["ip", "link", "del", name], f"removing bridge {name}")
 
