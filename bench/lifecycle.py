@@ -25,6 +25,7 @@ THREADS, GPU_THREADS = int(os.environ.get("THREADS", "2" if DOUBLE else "8")), i
 CPUS = os.environ.get("CPUS", "" if DOUBLE else "0-15")
 MINUTES = float(os.environ.get("WATCH_MINUTES", "5"))
 WINDOW_S = os.environ.get("WINDOW_S", "30")
+TRIES = 6 if DOUBLE else 1  # a machine under load may not hold real time for the double, which computes on its cpus
 FAULT_IN_S = 6  # from the start of the unit that is to lose its card
 GOALS = {
     "five_checks_passed": ("==", 5),
@@ -123,6 +124,15 @@ def lose(job: Job) -> None:
         job.inside("systemctl", "start", "double")
 
 
+def on_gpu(job: Job, words: list[str], record: str = "") -> str:
+    """`deploy --gpu`, held."""
+    for _ in range(TRIES):
+        said = job.fly(*words, *(["--record", str(job.raw / record)] if record else []), code=None)
+        if job.code == 0:
+            return said
+    raise RuntimeError(f"deploy --gpu: expected exit 0, found {job.code}")
+
+
 def provision(job: Job) -> None:
     """The guest with the card, and the one beside it."""
     rootfs = ["--rootfs", os.environ["ROOTFS"]] if os.environ.get("ROOTFS") else []
@@ -147,13 +157,13 @@ def measure(raw: Path) -> None:
         job.fly("deploy", "--limit", GUEST, *brain, *release_words("CPU_RELEASE"))
         look(job, "1-cpu")
         beside(job, "beside-before")
-        job.fly(*gpu, *first, "--record", str(raw / "report"))
+        on_gpu(job, [*gpu, *first], "report")
         look(job, "2-gpu")
-        (raw / "second.txt").write_text(job.fly(*gpu))
+        (raw / "second.txt").write_text(on_gpu(job, gpu))
         lose(job)
         look(job, "3-restored")
         job.fly("logs", "--limit", GUEST, "--lines", "20", code=None)
-        job.fly(*gpu, *short, "--record", str(raw / "report-again"))
+        on_gpu(job, [*gpu, *short], "report-again")
         look(job, "4-gpu-again")
         job.fly(
             "watch",

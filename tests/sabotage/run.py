@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import signal
 import sys
 import time
@@ -34,7 +35,17 @@ def chosen(words: argparse.Namespace) -> list[tuple[int, Case]]:
 
 
 def one(box: Box, number: int, case: Case) -> dict[str, Any]:
-    """A case: done, looked at, undone. A case that breaks is a finding, too."""
+    """A case; on the double a second and third time where only the load of this machine spoke (it computes on the same cpus)."""
+    for attempt in range(1, 4 if DOUBLE else 2):
+        found = {**once(box, number, case), "attempt": attempt}
+        loaded = "realtime factor" not in case.words and re.search("realtime factor", found["text"])
+        if found["verdict"] in ("caught", "passed") or not loaded:
+            break
+    return found
+
+
+def once(box: Box, number: int, case: Case) -> dict[str, Any]:
+    """Done, looked at, undone. A case that breaks is a finding, too."""
     began = time.monotonic()
     box.job.say(f"\n##### {number} {case.name}: {case.does}\n")
     try:
