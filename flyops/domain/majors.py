@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 from typing import Dict, Iterable, Mapping, Sequence, Tuple
 
-from flyops.domain import lxcconf
+from flyops.domain import lxcconf, pveguest
 from flyops.domain.lxcconf import Pair
 
 # Node below /dev -> its name in /proc/devices. The first three make a guest that can compute; another node has its own name, but for its number.
@@ -101,6 +101,11 @@ def check_names(names: Iterable[str], pve: bool) -> str:
     if not wrong:
         return ""
     return f"expected names of guests (letters, digits, '_', '.', '-') or ids from 100 on, found {', '.join(repr(name) for name in wrong)}"
+
+
+def tagged(text: str) -> bool:
+    """Does a Proxmox guest carry the tag that makes it flyops' own?"""
+    return pveguest.TAG in re.split(r"[;, ]+", lxcconf.value(text, "tags"))
 
 
 def kind(target: str) -> str:

@@ -24,7 +24,9 @@ SPEC = Spec(
         "guests": Arg(
             "list", default=(), elements="str", help="guests by name (LXC) or id (Proxmox VE); one that binds no node yet gets the whole card"
         ),
-        "made": Arg("bool", default=False, help="also each guest in lxc_path that flyops made and that has the card"),
+        "made": Arg(
+            "bool", default=False, help="also each guest that flyops made (its marker in lxc_path, its tag in pve_dir) and that has the card"
+        ),
         "lxc_path": Arg("path", default="/var/lib/lxc", help="where LXC keeps guests: NAME/config"),
         "pve_dir": Arg("path", default="/etc/pve/lxc", help="where Proxmox VE keeps configs: ID.conf"),
         "proc_devices": Arg("path", default="/proc/devices", help="majors of the running kernel"),
@@ -62,7 +64,7 @@ def read(args: Dict[str, Any], host: Host) -> Dict[str, Any]:
     confs = [_conf(name, pve, args, host) for name in named]
     if args["made"] and args["state"] != "absent":
         known = {conf.path for conf in confs}
-        confs += [conf for conf in _made(args, host) if conf.path not in known]
+        confs += [conf for conf in _made(pve, args, host) if conf.path not in known]
     paths = [conf.path for conf in confs] + [_path(name, pve, args) for name in given]
     return {"confs": confs, "given": given, "configs": list(dict.fromkeys(paths)), **_machine(args, confs, host)}
 
@@ -86,17 +88,24 @@ def _conf(name: str, pve: bool, args: Mapping[str, Any], host: Host) -> majors.C
     """A guest that was named. What one of flyops' own has is its declaration's affair (provision), so it is given nothing here."""
     path, of_pve = _path(name, pve, args), pve and name.isdigit()
     text = host.read_text(path) if host.stat(path, follow=True) else None
-    return majors.Conf(name, path, text, of_pve, named=of_pve or not _is_made(name, args, host))
+    made = majors.tagged(text or "") if of_pve else _marked(name, args, host)
+    return majors.Conf(name, path, text, of_pve, named=not made)
 
 
-def _made(args: Mapping[str, Any], host: Host) -> List[majors.Conf]:
-    """Guests with our marker; a folder without it is somebody else's and not even read further."""
-    folder = host.stat(args["lxc_path"], follow=True)
-    names = host.listdir(args["lxc_path"]) if folder and folder.kind == "dir" else []
-    return [_conf(name, False, args, host) for name in names if _is_made(name, args, host) and host.stat(_path(name, False, args), follow=True)]
+def _made(pve: bool, args: Mapping[str, Any], host: Host) -> List[majors.Conf]:
+    """Guests with flyops' marker (LXC) or tag (Proxmox)."""
+    ids = [name[: -len(".conf")] for name in _names(args["pve_dir"], host) if name.endswith(".conf")] if pve else []
+    names = [name for name in _names(args["lxc_path"], host) if not (pve and name.isdigit()) and _marked(name, args, host)]
+    confs = [_conf(name, pve, args, host) for name in [*names, *filter(str.isdigit, ids)]]
+    return [conf for conf in confs if not conf.named and conf.text is not None]
 
 
-def _is_made(name: str, args: Mapping[str, Any], host: Host) -> bool:
+def _names(folder: str, host: Host) -> List[str]:
+    seen = host.stat(folder, follow=True)
+    return host.listdir(folder) if seen and seen.kind == "dir" else []
+
+
+def _marked(name: str, args: Mapping[str, Any], host: Host) -> bool:
     try:
         marker = json.loads(host.read_text(f"{args['lxc_path']}/{name}/flyops.json", missing="{}"))
     except ValueError:
@@ -125,8 +134,7 @@ def _gpus(args: Mapping[str, Any], host: Host) -> Tuple[int, ...]:
     if args["gpus"] is not None:
         return tuple(sorted(set(args["gpus"])))
     folder = f"{args['proc_driver']}/gpus"
-    buses = host.listdir(folder) if host.stat(folder, follow=True) else []
-    texts = [host.read_text(f"{folder}/{bus}/information", missing="") for bus in buses]
+    texts = [host.read_text(f"{folder}/{bus}/information", missing="") for bus in _names(folder, host)]
     return nvidia.device_minors(texts) or (0,)
 
 
