@@ -5,7 +5,7 @@
 #   bench/h200.sh main_job       `./fly bench main_job`: plain deploy, deploy --gpu through the five checks, rollback-cpu; the record
 #   bench/h200.sh parity         `./fly bench parity`: the same bits on 1, 2, 3, 7 threads and the card; the record
 #   bench/h200.sh sabotage [S]   `./fly bench sabotage` within S seconds (420): real deploys that are wrong while they look right. It goes on where an
-#                                earlier one ended when its records/sabotage/guest/ was carried there as .lab/sabotage/
+#                                earlier one ended when its records/sabotage/ was carried there as .lab/sabotage/
 #   bench/h200.sh lifecycle      `./fly bench lifecycle`: provision, CPU, GPU, a lost card, the GPU again, a watch of WATCH_MINUTES (5), rollback
 #   bench/h200.sh switches       `./fly bench switches`: thirty times from the CPU to the GPU and back
 # All but the first need prebuilt releases in .lab/: cpu.tar.gz, cuda.tar.gz (./fly build, ./fly build --gpu); parity circuit668.fly as well, and

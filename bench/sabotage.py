@@ -3,8 +3,9 @@
 
 Beds: `texts` (what a host would show, judged by a deploy's own functions), `double` (real commands against a real guest whose card computes on the
 CPU, tests/beds/doublecard.py), `card` (the same on a GPU machine). The guest beds run by themselves: below `python -m tests.beds.doublecard`, or on
-a machine with a card through bench/h200.sh, with CPU_RELEASE and CUDA_RELEASE naming prebuilt tars. SABOTAGE_FROM=N goes on at a case, with the
-samples before it taken from SABOTAGE_KEPT (a folder of raw samples); SABOTAGE_BUDGET_S ends it early; SABOTAGE_QUICK=1 runs what CI runs.
+a machine with a card through bench/h200.sh, with CPU_RELEASE and CUDA_RELEASE naming prebuilt tars. SABOTAGE_KEPT names the raw samples of an earlier
+record (bench/records/sabotage): those of another bed stay, those of this one are not run again; SABOTAGE_FROM=N begins at a case, SABOTAGE_BUDGET_S
+ends it early, SABOTAGE_QUICK=1 runs what CI runs.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import os
 import re
 import shutil
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -32,32 +34,37 @@ GOALS: dict[str, tuple[str, Any]] = {
 
 
 def measure(raw: Path) -> None:
-    """Texts, then the guest of this machine's bed, where there is a card or its double."""
-    (raw / "texts").mkdir(parents=True)
-    for text in texts.WRONG:
-        wrong, right = text.wrong(), text.right()
-        row = {"case": text.name, "does": text.does, "caught_by": text.caught_by, "words": text.words}
-        row |= {"wrong": [wrong.verdict, wrong.seen, wrong.fix], "right": [right.verdict, right.seen]}
-        (raw / "texts" / f"{text.name}.json").write_text(json.dumps(row, indent=1, sort_keys=True) + "\n")
-    healthy = {name: [judge().verdict, judge().seen] for name, judge in texts.HEALTHY}
-    (raw / "texts" / "healthy.json").write_text(json.dumps(healthy, indent=1, sort_keys=True) + "\n")
-    kept = os.environ.get("SABOTAGE_KEPT")
-    if kept:
-        shutil.copytree(kept, raw / "guest", ignore=shutil.ignore_patterns("releases", "report", "swapped"))
-    words = ["--out", str(raw / "guest"), "--from", os.environ.get("SABOTAGE_FROM", "1"), "--budget", os.environ.get("SABOTAGE_BUDGET_S", "3600")]
+    """Texts, then the guest of this machine's bed."""
+    if os.environ.get("SABOTAGE_KEPT"):
+        shutil.copytree(os.environ["SABOTAGE_KEPT"], raw, dirs_exist_ok=True, ignore=shutil.ignore_patterns("texts"))
+    measure_texts(raw / "texts")
+    guest = raw / run.BED
+    words = ["--out", str(guest), "--from", os.environ.get("SABOTAGE_FROM", "1"), "--budget", os.environ.get("SABOTAGE_BUDGET_S", "3600")]
     run.main([*words, *(["--quick"] if os.environ.get("SABOTAGE_QUICK") else [])])
     for name in ("releases", "report", "swapped"):  # megabytes that anybody can make again
-        path = raw / "guest" / name
+        path = guest / name
         shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
-    transcript = raw / "guest" / "transcript.txt"
-    (raw / "guest" / "transcript.txt.gz").write_bytes(gzip.compress(transcript.read_bytes(), mtime=0))
+    transcript = guest / "transcript.txt"
+    (guest / f"transcript-{time.strftime('%H%M%S', time.gmtime())}.txt.gz").write_bytes(gzip.compress(transcript.read_bytes(), mtime=0))
     transcript.unlink()
     sys.stderr.write(table(raw))
 
 
+def measure_texts(folder: Path) -> None:
+    """Each wrong and right, and the healthy ones."""
+    folder.mkdir(parents=True)
+    for text in texts.WRONG:
+        wrong, right = text.wrong(), text.right()
+        row = {"case": text.name, "does": text.does, "caught_by": text.caught_by, "words": text.words}
+        row |= {"wrong": [wrong.verdict, wrong.seen, wrong.fix], "right": [right.verdict, right.seen]}
+        (folder / f"{text.name}.json").write_text(json.dumps(row, indent=1, sort_keys=True) + "\n")
+    healthy = {name: [judge().verdict, judge().seen] for name, judge in texts.HEALTHY}
+    (folder / "healthy.json").write_text(json.dumps(healthy, indent=1, sort_keys=True) + "\n")
+
+
 def guest_rows(raw: Path) -> list[dict[str, Any]]:
-    """Raw samples of the guest, in their order."""
-    return [json.loads(path.read_text()) for path in sorted((raw / "guest").glob("[0-9]*.json"))]
+    """Raw samples of the guests, bed by bed, in their order."""
+    return [json.loads(path.read_text()) for bed in ("double", "card") for path in sorted((raw / bed).glob("[0-9]*.json"))]
 
 
 def text_rows(raw: Path) -> list[dict[str, Any]]:
@@ -117,5 +124,7 @@ def table(raw: Path) -> str:
     for name, row in beds(raw).items():
         caught, green = f"{row['caught']}/{row['sabotages']}", f"{row['green_again']}/{row['sabotages']}"
         lines.append(f"{name:<8} {caught:>9} {green:>12} {row['false_alarms']:>7} of {row['healthy']}")
-    lines += [f"  {row['number']:02d} {row['case']}: {verdict(row)}" for row in guest_rows(raw) if verdict(row) not in ("caught", "passed")]
+    lines += [
+        f"  {row['bed']} {row['number']:02d} {row['case']}: {verdict(row)}" for row in guest_rows(raw) if verdict(row) not in ("caught", "passed")
+    ]
     return "\n".join(lines) + "\n"
