@@ -92,7 +92,7 @@ def make(folder: Path, pve_container: str = "6.1.10") -> PveBed:
         (folder / name).mkdir(parents=True)
     for tool in ("pct", "pveversion", "pveam"):
         script = folder / "bin" / tool
-        script.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{DOUBLE}" {tool} "{folder}" "$@"\n')
+        script.write_text(f'#!/bin/sh\nexec "{sys.executable}" -S "{DOUBLE}" {tool} "{folder}" "$@"\n')
         script.chmod(0o755)
     (folder / "settings.json").write_text(json.dumps({"pve_container": pve_container}))
     (folder / "templates.json").write_text(json.dumps(["local:vztmpl/debian-13-standard_13.1-2_amd64.tar.zst"]))

@@ -7,7 +7,6 @@ import contextlib
 import fcntl
 import json
 import os
-import random
 import shlex
 import signal
 import stat
@@ -237,6 +236,8 @@ def devices(bed: Bed, guest: str, main: reemit.Part) -> dict[str, Any]:
     pinned = [value for name, value in main.raw if name == "lxc.cgroup2.cpuset.cpus"]
     every = sorted(os.sched_getaffinity(0))
     cores = min(int(main.keys.get("cores", len(every))), len(every))
+    import random
+
     cpus = pinned[-1] if pinned else ",".join(map(str, sorted(random.sample(every, cores))))
     return {"allow": ["a"] if shifted else rules + raw, "rules": rules + raw, "nodes": nodes, "cpus": cpus, "pinned": bool(pinned)}
 
