@@ -25,7 +25,7 @@ def run(options: DriverOptions) -> int:
     for name, host in result.hosts.items() if not options.target.json else ():
         found = host.vars.get("driver_after") or host.vars.get("driver_now") or host.vars.get("driver_before") or {}
         if found.get("verdict"):
-            print(f"{name}: {told(found)}")
+            print(f"{name}: {told(found, options.remove)}")
     return result.exit_code
 
 
@@ -71,8 +71,10 @@ def refuse_hosts(chosen: hosts.Hosts) -> None:
         )
 
 
-def told(found: Mapping[str, Any]) -> str:
+def told(found: Mapping[str, Any], removed: bool = False) -> str:
     """One line for a person."""
+    if removed:
+        return f"taken away; libraries that are left: {', '.join(found.get('found') or ()) or 'none'}"
     seen = ", ".join(found.get("found") or ()) or "no libraries"
     more = f"; persistence {', '.join(found['persistence'])}" if found.get("persistence") else ""
     return f"{found['verdict']} (module {found.get('module') or 'not visible'}, found {seen}{more})"

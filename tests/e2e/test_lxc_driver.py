@@ -277,7 +277,7 @@ def test_the_operators_command(driver: Driver, tmp_path: Path) -> None:
     driver.loaded(NEW)
     assert f"expected {NEW}" in fly("driver", "--verify", code=3)
     assert "is the driver" in fly("driver", "--runfile", str(file), code=3)
-    assert "no libraries" in fly("driver", "--strategy", "runfile", "--remove")
+    assert "taken away; libraries that are left: none" in fly("driver", "--strategy", "runfile", "--remove")
     assert files(driver) == ""
 
 
