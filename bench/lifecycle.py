@@ -20,7 +20,7 @@ from tests.beds.job import Job, load, release_words
 
 GUEST, BESIDE = "bench1", "bench2"
 DOUBLE = bool(os.environ.get("DOUBLECARD_INSIDE"))
-BRAIN = os.environ.get("FLY_BRAIN", "synth:4000:80000" if DOUBLE else "synth:139255:2700513")
+BRAIN = os.environ.get("FLY_BRAIN", "synth:2000:40000" if DOUBLE else "synth:139255:2700513")
 THREADS, GPU_THREADS = int(os.environ.get("THREADS", "2" if DOUBLE else "8")), int(os.environ.get("GPU_THREADS", "1" if DOUBLE else "2"))
 CPUS = os.environ.get("CPUS", "" if DOUBLE else "0-15")
 MINUTES = float(os.environ.get("WATCH_MINUTES", "5"))
