@@ -167,13 +167,13 @@ class Bed:
         self.transcript.flush()
         print(self.clean(text), end="", flush=True)
 
-    def run(self, *argv: str, code: int | None = 0, shown: str = "", feed: Any = subprocess.DEVNULL) -> str:
+    def run(self, *argv: str, code: int | None = 0, shown: str = "") -> str:
         """A command with its output in the transcript."""
         began = time.monotonic()
         self.say(f"\n$ {shown or shlex.join(argv)}\n")
         done = subprocess.run(
             ["timeout", str(int(STEP_S)), *argv],
-            stdin=feed,
+            stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -186,9 +186,9 @@ class Bed:
             raise RuntimeError(f"{shown or shlex.join(argv)}: expected exit {code}, found {done.returncode}")
         return self.clean(done.stdout)
 
-    def vm(self, *words: str, code: int | None = 0, feed: Any = subprocess.DEVNULL) -> str:
+    def vm(self, *words: str, code: int | None = 0) -> str:
         """tests/beds/vm/vm.sh."""
-        return self.run("nice", "bash", str(BED / "vm.sh"), words[0], str(VM), *words[1:], code=code, feed=feed, shown=f"vm.sh {shlex.join(words)}")
+        return self.run("bash", str(BED / "vm.sh"), words[0], str(VM), *words[1:], code=code, shown=f"vm.sh {shlex.join(words)}")
 
     def host(self, script: str, code: int | None = 0) -> str:
         """A shell script on the host."""
@@ -236,9 +236,12 @@ def neighbours(bed: Bed) -> str:
 def build(bed: Bed) -> None:
     """The machine, its guests' base, the driver of text, two neighbours that are not ours."""
     base = rootfs.ensure(os.environ.get("ROOTFS", ""))
+    disk = VM / "extra.ext4"
+    with disk.open("wb") as stream:
+        stream.truncate(2 << 30)
+    bed.run("mkfs.ext4", "-q", "-F", "-d", str(base), str(disk))
     bed.vm("up", PORT)
-    with subprocess.Popen(["tar", "--numeric-owner", "-C", str(base), "-cf", "-", "."], stdout=subprocess.PIPE) as packing:
-        bed.vm("ssh", f"mkdir -p {BASE} /var/lib/fakecard && tar --numeric-owner -xpf - --exclude=./dev/* -C {BASE}", feed=packing.stdout)
+    bed.host(f"mkdir -p {BASE} /var/lib/fakecard && echo '/dev/vdb {BASE} ext4 ro 0 0' >> /etc/fstab && systemctl daemon-reload && mount {BASE}")
     bed.vm("cp", str(BED / "fakecard.sh"), "/usr/local/sbin/fakecard.sh")
     texts = {
         "/etc/systemd/system/fakecard.service": FAKECARD_UNIT,
