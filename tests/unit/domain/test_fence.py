@@ -33,9 +33,9 @@ def test_what_a_run_may_write_to(path: str, inside: bool) -> None:
 
 
 def test_folders_above_a_place_may_be_made_but_not_changed() -> None:
-    assert not fence.outside(["/home/u/.config/flyops"], "/home/u/.config", making=True)
-    assert fence.outside(["/home/u/.config/flyops"], "/home/u/.config")
-    assert fence.outside(["/home/u/.config/flyops"], "/home/u/.cache", making=True)
+    assert not fence.outside(["/srv/user/.config/flyops"], "/srv/user/.config", making=True)
+    assert fence.outside(["/srv/user/.config/flyops"], "/srv/user/.config")
+    assert fence.outside(["/srv/user/.config/flyops"], "/srv/user/.cache", making=True)
     assert fence.outside([], "/tmp") and not fence.outside(["/"], "/tmp")
 
 
