@@ -16,7 +16,7 @@ from typing import Any
 
 from flyops.domain import checks, cpuset, watch
 from tests.beds import digest, doublecard
-from tests.beds.job import Job, load, release_words
+from tests.beds.job import ASK, Job, load, release_words
 
 GUEST, BESIDE = "bench1", "bench2"
 DOUBLE = bool(os.environ.get("DOUBLECARD_INSIDE"))
@@ -107,12 +107,8 @@ def lose(job: Job) -> None:
     seen: list[dict[str, Any]] = []
     end = time.monotonic() + 60
     while time.monotonic() < end:
-        text = job.inside(
-            "sh",
-            "-c",
-            "python3 -c 'import urllib.request as u; print(u.urlopen(\"http://127.0.0.1:8700/status\", timeout=2).read().decode())' 2>/dev/null || echo '{}'",
-        )
-        now = json.loads(text.splitlines()[-1])
+        text = job.inside("sh", "-c", f"python3 -c \"{ASK}\" 2>/dev/null || echo '{{}}'")
+        now = json.loads(text)
         seen.append({"at": time.time(), **{key: now.get(key) for key in ("backend", "tick", "pid", "threads")}})
         if now.get("backend") == "cpu":
             break
