@@ -181,13 +181,16 @@ def unprivileged(text: str) -> bool:
 
 def is_guests_id(text: str, kind: str, number: int) -> bool:
     """Can this be a uid (`kind` u) or gid (g) inside the guest? A number of the host (100044 for 44) cannot."""
-    maps = [found.split() for key, found in parse(text) if key == "lxc.idmap"]
-    ranges = [
-        (int(words[1]), int(words[3])) for words in maps if len(words) == 4 and words[0] in (kind, "b") and words[1].isdigit() and words[3].isdigit()
-    ]
     if not unprivileged(text):
         return True
+    ranges = _id_ranges(text, kind) + _id_ranges(text, "b")
     return any(first <= number < first + count for first, count in ranges or [(0, ID_COUNT)])
+
+
+def _id_ranges(text: str, kind: str) -> List[Tuple[int, int]]:
+    """First id inside and how many, of each `lxc.idmap` line of a kind, in order."""
+    maps = [found.split() for key, found in parse(text) if key == "lxc.idmap"]
+    return sorted((int(words[1]), int(words[3])) for words in maps if len(words) == 4 and words[0] == kind and (words[1] + words[3]).isdigit())
 
 
 def torn(seen: str, before: str, new: str) -> bool:
@@ -354,6 +357,24 @@ def host_ids(text: str) -> Tuple[str, ...]:
         for name, number in (("uid", entry.uid), ("gid", entry.gid)) if entry else ():
             if not is_guests_id(text, name[0], number):
                 out.append(f"{key}: {has} has a {name} of the host: inside the guest it is {number - ID_BASE if number >= ID_BASE else 'another'}")
+    return tuple(out)
+
+
+def hazards(text: str) -> Tuple[str, ...]:
+    """What stops a start, or changes it without a word: maps of ids that are half or overlap, a profile that turns features off."""
+    out = []
+    maps = [found.split() for key, found in parse(text) if key == "lxc.idmap"]
+    kinds = {words[0] for words in maps if words}
+    if maps and "b" not in kinds and kinds != {"u", "g"}:
+        out.append(f"lxc.idmap has lines for {' and '.join(sorted(kinds))} only: any line replaces Proxmox' whole map, so u and g are both needed")
+    for kind in sorted(kinds):
+        ranges = _id_ranges(text, kind)
+        for at in range(1, len(ranges)):
+            (first, count), (second, _) = ranges[at - 1 : at + 1]
+            if first + count > second:
+                out.append(f"lxc.idmap: the {kind} lines that begin at {first} and {second} overlap, and Proxmox refuses the start")
+    if value(text, "lxc.apparmor.profile") and value(text, "features"):
+        out.append(f"lxc.apparmor.profile of its own turns off the rules of features: {value(text, 'features')}")
     return tuple(out)
 
 

@@ -377,7 +377,7 @@ def _wrong_cpus(args: Mapping[str, Any], effective: str) -> str:
 
 def _notes(args: Mapping[str, Any], state: State, found: Converged) -> List[str]:
     text = state.seen.text
-    out = [f"{line}; it is left alone" for line in pveconf.host_ids(found.text)]
+    out = [*(f"{line}; it is left alone" for line in pveconf.host_ids(found.text)), *pveconf.hazards(text)]
     if state.asked and pveconf.unprivileged(text):
         out.append("unprivileged: Proxmox opens the device filter of this guest, so that it works proves nothing about its allow lines")
     if any(key in pveconf.CPUSET_KEYS["cpus"].values() for key, _ in found.removed) and not args["cpus"]:

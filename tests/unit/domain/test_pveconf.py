@@ -403,3 +403,20 @@ def test_the_boot_unit_and_this_agree_on_raw_keys() -> None:
     assert not pveconf.converge(after.text, wanted, Ownership(card=True, majors=moved)).changed
     by_dev = converge("arch: amd64\n", DEV).text
     assert majors.converge(majors.Conf("101", "/etc/pve/lxc/101.conf", by_dev, pve=True), machine).status == "unchanged"
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("lxc.idmap: u 0 100000 65536\nlxc.idmap: g 0 100000 65536\n", ""),
+        ("lxc.idmap: b 0 100000 65536\n", ""),
+        ("lxc.idmap: u 0 100000 65536\n", "lines for u only"),
+        ("lxc.idmap: u 0 100000 65536\nlxc.idmap: g 0 100000 45\nlxc.idmap: g 44 44 1\n", "the g lines that begin at 0 and 44 overlap"),
+        ("lxc.idmap: u 0 100000 65536\nlxc.idmap: g 0 100000 44\nlxc.idmap: g 44 44 1\n", ""),
+        ("features: nesting=1\n", ""),
+        ("features: nesting=1\nlxc.apparmor.profile: unconfined\n", "turns off the rules of features: nesting=1"),
+    ],
+)
+def test_what_stops_a_start_or_changes_it_silently(text: str, wanted: str) -> None:
+    found = " ".join(pveconf.hazards(text))
+    assert wanted in found if wanted else not found
