@@ -99,7 +99,8 @@ def not_applicable(name: str, why: str = "does not apply to a CPU deploy") -> Ju
     return Judged(NOT_APPLICABLE, why) if BY_NAME[name].gpu_only else Judged(NOT_REACHED, why)
 
 
-def _all(problems: Sequence[str], seen: str, fix: str = "", **details: Any) -> Judged:
+def weigh(problems: Sequence[str], seen: str, fix: str = "", **details: Any) -> Judged:
+    """Failed with all the problems there are, else passed with what was seen."""
     return Judged(FAILED, "; ".join(problems), fix, details) if problems else Judged(PASSED, seen, "", details)
 
 
@@ -208,7 +209,7 @@ def judge_card(nodes: Sequence[nvidia.Verdict], library: driver.Survey, context:
     fix = "give the guest the card: invoke provision NAME --gpu (deploy never edits a container's config)"
     card = context.get("name", "")
     seen = f"{len(nodes)} nodes right, libraries {library.verdict}, context opened on {card} (cc {context.get('cc', '?')})"
-    return _all(
+    return weigh(
         problems,
         seen,
         fix if problems else "",
@@ -365,7 +366,7 @@ def judge_bitexact(looked: Exactness) -> Judged:
         "replay": [dict(old_run), dict(new_run)],
         "thirds": dict(looked.thirds),
     }
-    return _all(problems, seen, fix if problems else "", **details)
+    return weigh(problems, seen, fix if problems else "", **details)
 
 
 # 5 cost
@@ -423,7 +424,7 @@ def judge_cpu_cost(cpu: Mapping[str, Any]) -> Judged:
     if cpu.get("error"):
         return Judged(FAILED, "; ".join(problems), "start what is missing and check again", {"cpu": dict(cpu)})
     seen = f"CPU {cpu['cores']:.3f} cores ({cpu['threads']} threads), factor {cpu['factor']:.4f}, {cpu['hz']:.2f} Hz; machine busy {cpu['utilisation']:.0%}"
-    return _all(problems, seen, "give it more threads (rayon_threads) or cpus, or a drive" if problems else "", cpu=dict(cpu))
+    return weigh(problems, seen, "give it more threads (rayon_threads) or cpus, or a drive" if problems else "", cpu=dict(cpu))
 
 
 def judge_cost(cpu: Mapping[str, Any], gpu: Mapping[str, Any], max_cores: float = MAX_GPU_CORES, max_share: float = MAX_GPU_SHARE) -> Judged:
@@ -440,70 +441,5 @@ def judge_cost(cpu: Mapping[str, Any], gpu: Mapping[str, Any], max_cores: float 
         f"GPU {gpu['cores']:.3f} cores, factor {gpu['factor']:.4f}, {gpu['hz']:.2f} Hz; "
         f"CPU {cpu['cores']:.3f} cores ({cpu['threads']} threads), factor {cpu['factor']:.4f}, {cpu['hz']:.2f} Hz; machine busy {gpu['utilisation']:.0%} / {cpu['utilisation']:.0%}"
     )
-    judged = _all(problems, seen, "the CPU settings stay; see the two windows in details", **details)
+    judged = weigh(problems, seen, "the CPU settings stay; see the two windows in details", **details)
     return judged if problems else Judged(PASSED, seen, "", details)
-
-
-# health
-
-
-@dataclass(frozen=True)
-class Process:
-    """What the kernel says of the process that answers, beside what it should be: settings of its environment, and its release's folder."""
-
-    env: Mapping[str, str] = field(default_factory=dict)
-    exe: str = ""
-    wanted_env: Mapping[str, str] = field(default_factory=dict)
-    wanted_below: str = ""
-
-
-def _process_problems(process: Process) -> list[str]:
-    """Files can be overridden by anybody's drop-in, links can be turned: what runs is what counts."""
-    out = [
-        f"it runs with {name}={process.env.get(name, '(not set)')}, expected {value} (`systemctl cat flysim` shows who sets it)"
-        for name, value in process.wanted_env.items()
-        if value and process.env.get(name) != value
-    ]
-    if process.wanted_below and not process.exe.startswith(process.wanted_below.rstrip("/") + "/"):
-        out.append(f"it runs {process.exe or 'a program that cannot be seen'}, expected one below {process.wanted_below} (the current release)")
-    if process.exe.endswith(" (deleted)"):
-        out.append(f"it runs {process.exe}: the file was replaced after the start")
-    return out
-
-
-def judge_health(
-    first: Mapping[str, Any],
-    second: Mapping[str, Any],
-    seconds: float,
-    backend: str = "",
-    min_factor: float = MIN_FACTOR,
-    process: Process | None = None,
-) -> Judged:
-    """Two reads of /status, `seconds` apart by an outside clock; and the process behind them."""
-    details = {"first": dict(first), "second": dict(second), "seconds": seconds}
-    for number, status in (("first", first), ("second", second)):
-        if "tick" not in status:
-            return Judged(
-                FAILED,
-                f"the {number} read of /status did not answer: {status.get('error', 'no tick in it')}",
-                "look at its log: invoke logs",
-                details,
-            )
-    speed = float(second.get("speed", 1) or 0)
-    grown = second["tick"] - first["tick"]
-    factor = grown / TICKS_PER_S / seconds if seconds > 0 else 0.0
-    details["factor"] = round(factor, 5)
-    problems = []
-    if second.get("paused"):
-        problems.append("it is paused")
-    if grown <= 0 or seconds <= 0:
-        problems.append(f"ticks stand still at {second['tick']}")
-    elif factor + RESOLUTION_S / seconds < min_factor * (speed or 1):
-        problems.append(f"realtime factor {factor:.4f} by the outside clock, expected >= {min_factor * (speed or 1):g}")
-    if backend and second.get("backend") != backend:
-        problems.append(f"expected backend {backend}, found {second.get('backend')}")
-    if first.get("pid") != second.get("pid"):
-        problems.append(f"the process changed: pid {first.get('pid')} -> {second.get('pid')}")
-    problems += _process_problems(process) if process else []
-    seen = f"{second.get('backend')} backend, pid {second.get('pid')}, {grown} ticks in {seconds:.2f} s (factor {factor:.4f})"
-    return _all(problems, seen, "look at its log: invoke logs" if problems else "", **details)

@@ -7,7 +7,7 @@ import json
 import posixpath
 from typing import Any, Mapping
 
-from flyops.domain import cardload, checks, cpuset, driver, driverlook, nvidia, probes
+from flyops.domain import cardload, checks, cpuset, driver, driverlook, health, nvidia, probes
 from flyops.domain.systemd import unit_name
 from flyops.errors import ModuleError, Refused
 from flyops.model.change import Change, Decision, Same
@@ -296,14 +296,14 @@ def _look_health(args: dict[str, Any], host: Host) -> dict[str, Any]:
     reads = found.get("reads") or [{"t": 0.0, "status": {"error": found.get("error", "")}}] * 2
     if (
         host.check
-        and checks.judge_health(reads[0]["status"], reads[1]["status"], reads[1]["t"] - reads[0]["t"], args["backend"]).verdict == checks.FAILED
+        and health.judge_health(reads[0]["status"], reads[1]["status"], reads[1]["t"] - reads[0]["t"], args["backend"]).verdict == checks.FAILED
     ):
         return {"skip": checks.Judged(checks.NOT_REACHED, "check mode: what would run does not run yet")}
     process = _process(args, reads[1]["status"].get("pid"), host)
     return {"first": reads[0]["status"], "second": reads[1]["status"], "seconds": reads[1]["t"] - reads[0]["t"], "process": process}
 
 
-def _process(args: dict[str, Any], pid: Any, host: Host) -> checks.Process | None:
+def _process(args: dict[str, Any], pid: Any, host: Host) -> health.Process | None:
     """The kernel's word on the process that answered."""
     if not pid or not (args["env"] or args["home"]):
         return None
@@ -312,7 +312,7 @@ def _process(args: dict[str, Any], pid: Any, host: Host) -> checks.Process | Non
     current = host.stat(f"{args['home']}/current") if args["home"] else None
     exe = host.stat(f"/proc/{pid}/exe")
     below = posixpath.normpath(posixpath.join(args["home"], current.target)) if current and current.target else args["home"] or ""
-    return checks.Process(dict(pair.partition("=")[::2] for pair in pairs), exe.target if exe else "", wanted, below)
+    return health.Process(dict(pair.partition("=")[::2] for pair in pairs), exe.target if exe else "", wanted, below)
 
 
 # judging
@@ -342,7 +342,7 @@ def _judge(args: dict[str, Any], state: dict[str, Any]) -> tuple[checks.Judged, 
     if name == "bitexact":
         return checks.judge_bitexact(state["looked"]), {"checkpoint": state["checkpoint"]}
     if name == "health":
-        return checks.judge_health(state["first"], state["second"], state["seconds"], args["backend"], args["min_factor"], state["process"]), {}
+        return health.judge_health(state["first"], state["second"], state["seconds"], args["backend"], args["min_factor"], state["process"]), {}
     return _judge_cost(args, state)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from flyops.domain import cardload, checks, driver, fence, gate, lxcconf, manifest, neighbours, nvidia, receipt
 from flyops.domain.checks import Judged
+from flyops.domain.health import Process, judge_health
 from flyops.model.host import Stat
 
 PTX = (Path(__file__).parents[2] / "flysim/crates/cuda/kernels/flysim.sm_75.ptx").read_text()
@@ -123,7 +124,7 @@ def neighbour(gpu: dict[str, Any]) -> Callable[[], Judged]:
 def health(second: dict[str, Any] | None = None, seconds: float = 3.0, **process: Any) -> Callable[[], Judged]:
     """The proof after a switch."""
     later = {**STATUS, "tick": 40_000, **(second or {})}
-    return lambda: checks.judge_health(STATUS, later, seconds, "cuda", process=checks.Process(**process))
+    return lambda: judge_health(STATUS, later, seconds, "cuda", process=Process(**process))
 
 
 def alarm(found: object, said: str) -> Judged:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from flyops.domain import checks, driver, nvidia
+from flyops.domain import checks, driver, health, nvidia
 from flyops.domain.checks import FAILED, NOT_APPLICABLE, PASSED
 
 COMPILED = "cuda feature compiled in (PTX sm_75, sm_90)"
@@ -298,7 +298,7 @@ TWO = {**ONE, "tick": 31_000}
     ],
 )
 def test_health(first, second, seconds, backend, says):
-    judged = checks.judge_health(first, second, seconds, backend)
+    judged = health.judge_health(first, second, seconds, backend)
     assert judged.verdict == (FAILED if says else PASSED), judged
     assert says in judged.seen
 
