@@ -57,7 +57,9 @@ def run(options: ProvisionOptions) -> int:
 def choose(options: ProvisionOptions, inventory: Inventory) -> dict[str, Any]:
     """The playbook's variables: what was typed, else what the inventory says of the guest, else how a new one is."""
     known = guests.variables(inventory, options.name)
-    base = guests.base_of(options.name) or (rootfs.place(options.rootfs) if options.plan else rootfs.ensure(options.rootfs))
+    old = guests.base_of(options.name)
+    base = old or (rootfs.place(options.rootfs) if options.plan else rootfs.ensure(options.rootfs))
+    again = {} if old else known  # a guest that is there keeps its image and its ids; one that someone removed gets the same again
     cpus = options.cpus or known.get("container_cpus", "")
     mems = options.mems or known.get("container_mems", "")
     return {
@@ -70,8 +72,8 @@ def choose(options: ProvisionOptions, inventory: Inventory) -> dict[str, Any]:
         "guest_cpus": "" if cpus == "all" else cpus,
         "guest_mems": "" if mems == "none" else str(mems),
         "guest_memory": str(options.memory or known.get("container_memory", "4G")),
-        "guest_disk": options.disk,  # a guest keeps its image and its ids
-        "guest_idmap": "auto" if options.unprivileged else "",
+        "guest_disk": options.disk or str(again.get("container_disk") or ""),
+        "guest_idmap": "auto" if options.unprivileged else again.get("container_idmap", ""),
         "guest_gpu": card(options, known),
         "guest_autostart": yes(options.autostart) if options.autostart else known.get("container_autostart", False),
         "guest_lxc_path": guests.LXC_PATH,

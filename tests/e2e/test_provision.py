@@ -120,6 +120,8 @@ def test_every_word_changes_both_ways(fly: Fly) -> None:
     said = fly("provision", fly.name, "--cpus", "1", "--network", "none")
     assert sorted(fly.guest().config.splitlines()) == sorted(bare.splitlines())
     assert "an image only grows" in fly("provision", fly.name, "--disk", "128M", code=3)
+    converge(name=fly.name, state="absent")  # behind the inventory's back
+    assert "files up to 0.25 GiB" in fly.provision()
 
 
 def test_an_address_of_another_host_is_refused_and_never_given(fly: Fly) -> None:
