@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import posixpath
+import re
 from dataclasses import dataclass, replace
 from typing import Any, Dict, List, Mapping, Sequence, Tuple
 
@@ -54,10 +55,13 @@ SPEC = Spec(
         "incomplete": "libraries of the wanted version are missing, or names lead elsewhere: something has to be installed or bound",
         "verdict": "one sentence in the field's words",
         "problems": "each fault as a sentence that names the path",
+        "around": "verified: those of them that are not about files: device rules, daemons, the container toolkit",
         "persistence": "side host: persistence mode of each card (a guest shows its own socket's view, which is no fact about the card)",
     },
 )  # fmt: skip
 
+COMPUTE_NODE = re.compile(r"nvidia(\d+|ctl|-uvm|-uvm-tools)")  # what a context opens; a switch's or a capability's node is no concern of it
+RIGHTS = ("Operation not permitted", "Permission denied")
 LINKER = "linker cache"  # header of the step that is only ldconfig
 
 
@@ -99,7 +103,7 @@ def read(args: Dict[str, Any], host: Host) -> State:
 
 def _nodes(dev: str, host: Host) -> List[str]:
     names = host.listdir(dev) if host.stat(dev, follow=True) else []
-    return [f"{dev}/{name}" for name in names if name.startswith("nvidia") and not name.startswith("nvidia-caps") and name != "nvidia-modeset"]
+    return [f"{dev}/{name}" for name in names if COMPUTE_NODE.fullmatch(name)]
 
 
 def _guest_problems(args: Mapping[str, Any], host: Host) -> Tuple[str, ...]:
@@ -115,7 +119,8 @@ def _guest_problems(args: Mapping[str, Any], host: Host) -> Tuple[str, ...]:
         opened = probes.answer(host.run(probes.argv("open", asked, host), query=True, stdin=probes.text("open"), timeout=60))
         told = " ".join(out)
         for path, why in sorted(opened.get("failed", {}).items()):
-            if path not in told:
+            # Only the right to open it: what is behind a node, check 2 judges by its number and a context.
+            if path not in told and why in RIGHTS:
                 out.append(f"{path}: {why} ({symptoms.hint(f'{path}: {why}') or 'unknown reason'})")
     if args["unit"] and host.which("systemctl"):
         out += _unit_problems(args["unit"], nodes, host)
@@ -200,6 +205,7 @@ def _values(args: Mapping[str, Any], state: State) -> Dict[str, Any]:
         "incomplete": bool(survey.missing or survey.links),
         "verdict": survey.verdict if survey.problems or not state.problems else "the files fit, the guest or host does not",
         "problems": [*survey.problems, *state.problems],
+        "around": list(state.problems),
         "strategy": args["strategy"],
         "persistence": list(state.persistence),
     }

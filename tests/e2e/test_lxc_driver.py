@@ -281,6 +281,15 @@ def test_the_operators_command(driver: Driver, tmp_path: Path) -> None:
     assert files(driver) == ""
 
 
+def each(folder: Path, code: int = 0) -> str:
+    """The tasks that `verify` runs each time for a service that is on the card."""
+    play = folder / "each.yml"
+    variables = {"service_manager": "systemd", "host_proc_driver": "/proc/driver/nvidia"}
+    tasks = [{"import_tasks": str(places.REPOSITORY / "playbooks/tasks/driver_verify.yml")}]
+    play.write_text(yaml.safe_dump([{"hosts": "box", "gather_facts": False, "vars": variables, "tasks": tasks}]))
+    return Fly(folder)("play", str(play), "--inventory", str(folder / "hosts.yml"), code=code)
+
+
 def scenario(base: str, name: str, folder: Path) -> dict[str, Any]:
     """Runs where a made-up card is: a guest that got it, judged as an operator judges it, beside its host."""
     made = lxc.converge(name=name, rootfs=base, network="none", memory="1G", gpu=True)
@@ -293,6 +302,10 @@ def scenario(base: str, name: str, folder: Path) -> dict[str, Any]:
         (host / "libcuda.so.570.148.06").write_text("the host keeps an older one")
         seen["host"] = fly("driver", "--verify", code=1)
         (host / "libcuda.so.570.148.06").unlink()
+        seen["each"] = each(folder)
+        Path("/proc/driver/nvidia/version").write_text(BANNER.format("570.999"))  # the host has booted another module, or has not booted the new one
+        seen["each_moved"] = each(folder, code=1)
+        Path("/proc/driver/nvidia/version").write_text(fakecard.BANNER)
         driver.sh("rm /usr/local/bin/nvidia-smi /etc/ld.so.conf.d/00-flyops-nvidia.conf; ldconfig")
         seen["mended"] = fly("driver")
     finally:
@@ -323,6 +336,8 @@ def test_a_provisioned_guest_is_in_lockstep_and_its_host_is_looked_at(lxc_base: 
     assert f"box: in lockstep with {version}" in seen["verify"]
     assert f"leftovers of 570.148.06 beside {version}" in seen["host"]
     assert "Look at the host" in seen["host"]
+    assert changed(seen["each"], "box") == 0
+    assert "driver/library version mismatch: module 570.999, libraries 570.148.08" in seen["each_moved"]
     assert changed(seen["mended"], "box") == 1
     assert f"in lockstep with {version}" in seen["mended"]
 
