@@ -222,9 +222,11 @@ def figures(raw: Path) -> dict[str, Any]:
     samples = sorted((raw / "watch").glob("*.tsv")) if (raw / "watch").is_dir() else []
     findings = watch.judge(watch.parse(samples[-1].read_text(), samples[-1].name)) if samples else []
     failed = [finding.name for finding in findings if finding.verdict == watch.FAILED]
+    names = ("feature", "card", "ptx", "bitexact", "cost")
+    verdicts = [first.get(check, {}).get("verdict") for check in names]
     return {
-        "verdicts": [first.get(check, {}).get("verdict") for check in ("feature", "card", "ptx", "bitexact", "cost")],
-        "five_checks_passed": sum(row.get("verdict") == "passed" for row in first.values() if row["check"] != "health"),
+        "verdicts": verdicts,
+        "five_checks_passed": verdicts.count("passed"),
         "driver_bound": "/usr/local/nvidia" in ((raw / "mounts.txt").read_text() if (raw / "mounts.txt").exists() else ""),
         "gpu_host_cores": card.get("cores", 99.0),
         "cpu_host_cores": cpu.get("cores", 0.0),
@@ -244,7 +246,7 @@ def figures(raw: Path) -> dict[str, Any]:
         "seconds_without_a_backend": round(restored.get("at", 0) - next((row["at"] for row in loss.get("seen", []) if not row.get("backend")), restored.get("at", 0)), 1),
         "ticks_went_on_after_loss": bool(restored) and (restored.get("tick") or 0) >= loss.get("before", {}).get("checkpoint", {}).get("tick", 1 << 60),
         "settings_after_loss_as_before": _same(looks[0], looks[2]),
-        "gpu_again": [again.get(check, {}).get("verdict") for check in ("feature", "card", "ptx", "bitexact", "cost")] == ["passed"] * 5,
+        "gpu_again": [again.get(check, {}).get("verdict") for check in names] == ["passed"] * 5,
         "watch_samples": len(samples) and len(watch.parse(samples[-1].read_text(), samples[-1].name).answered),
         "watch_failed": failed,
         "watch_verdict": "pass" if findings and not failed else "fail",
