@@ -2,8 +2,8 @@
 """The life of a GPU backend in one transcript: provision by bind, CPU, five checks, the switch, a lost card, the CPU back by itself, the GPU again, a watch, rollback.
 
 Beside the guest stands a second one that nobody may touch. The card is taken from the running unit by FLY_FAULT, which only a build with the feature
-`fault` honours: FAULT_RELEASE names that cuda build (CPU_RELEASE the CPU one, ROOTFS a root file system). Below `python -m tests.beds.doublecard` the
-double's process is ended instead. THREADS (8), GPU_THREADS (2), CPUS (0-15), FLY_BRAIN, WATCH_MINUTES (5) and WINDOW_S (30) change its measures.
+`fault` honours: FAULT_RELEASE names that cuda build (CPU_RELEASE the CPU one, ROOTFS a root file system). Without it, below
+`python -m tests.beds.doublecard`, the double's process is ended instead. THREADS (8), GPU_THREADS (2), CPUS (0-15), FLY_BRAIN, WATCH_MINUTES (5) and WINDOW_S (30) change its measures.
 """
 
 from __future__ import annotations
@@ -92,8 +92,8 @@ def beside(job: Job, name: str) -> None:
 
 def lose(job: Job) -> None:
     """The running unit loses its card; what follows is looked at until the CPU backend is there."""
-    before = job.status()
-    if DOUBLE:
+    before, by_fault = job.status(), bool(os.environ.get("FAULT_RELEASE"))
+    if not by_fault:
         job.inside("systemctl", "stop", "double")
     else:
         folder = "/etc/systemd/system/flysim.service.d"
@@ -116,7 +116,7 @@ def lose(job: Job) -> None:
     rate = json.loads(job.inside("python3", "-c", RATE).splitlines()[-1])
     journal = job.inside("sh", "-c", "journalctl --no-pager -o short-iso-precise -u flysim.service -u flyops-restore.service -n 60", code=None)
     (job.raw / "loss.json").write_text(json.dumps({"before": before, "seen": seen, "rate": rate, "journal": journal.splitlines()}, indent=1) + "\n")
-    if DOUBLE:
+    if not by_fault:
         job.inside("systemctl", "start", "double")
 
 
