@@ -82,9 +82,9 @@ def measure(raw: Path) -> None:
             words = ["deploy", "--gpu", "--limit", GUEST, *given, *release_words("CUDA_RELEASE"), "--record", str(report)]
             # A machine that others use may not hold real time for five seconds: a rehearsal asks again, a proof does not.
             tries = next(tries for tries in range(1, TRIES + 1) if job.fly(*words, code=None if tries < TRIES else 0) and job.code == 0)
-            gpu, five, seconds = look(job), verdicts(report), job.seconds
+            gpu_s, gpu, five = job.seconds, look(job), verdicts(report)
             job.fly("rollback-cpu", "--limit", GUEST, *given)
-            row = {"number": number, "five": five, "gpu": gpu, "cpu": look(job), "tries": tries, "gpu_s": seconds, "cpu_s": job.seconds}
+            row = {"number": number, "five": five, "tries": tries, "gpu_s": gpu_s, "gpu": gpu, "cpu_s": job.seconds, "cpu": look(job)}
             with rows.open("a") as stream:
                 stream.write(json.dumps(row, sort_keys=True) + "\n")
     finally:
