@@ -37,7 +37,6 @@ class Node:
             "host_pve_dir": own["conf_dir"],
             "host_dir": str(self.bed.folder / "var"),
             "pve_lock_dir": own["lock_dir"],
-            "pve_driver": "none",  # no driver on the machine of a test; the binds are tests/modules/container_gpu's
             **{f"host_{name}": own[name] for name in ("dev", "proc_devices", "proc_driver", "mig_minors", "proc_mounts")},
             "host_cpus_online": own["online"],
         }
@@ -68,6 +67,7 @@ def node(open_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
 
 
 def test_provision_plan_again_change_and_retire(node: Node, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    node.bed.install("570.148.08")
     assert node.provision(plan=True, gpu=True, cpus="0-3") == 0
     assert "nothing was changed, this is a plan" in capsys.readouterr().out
     assert not node.hosts.exists()
@@ -81,17 +81,23 @@ def test_provision_plan_again_change_and_retire(node: Node, capsys: pytest.Captu
     assert "status: running" in node.bed.pct("status", "101").stdout
     assert set(node.bed.started()["nodes"]) >= {"/dev/nvidia0", "/dev/nvidia1", "/dev/nvidia-uvm"}
 
+    linked = node.bed.pct("exec", "101", "--", "/sbin/ldconfig", "-p").stdout
+    assert "libcuda.so.1 (libc6,x86-64) => /usr/local/nvidia/lib64/libcuda.so.1" in linked
+    assert "570.148.08" in node.bed.pct("exec", "101", "--", "readlink", "/usr/local/nvidia/lib64/libcuda.so.1").stdout
+
     before = len(node.bed.calls())
     ran: list[Any] = []
     monkeypatch.setattr(pve, "play", lambda *words: ran.append(play(*words)) or ran[-1])
     assert node.provision() == 0  # what is not typed stays as the inventory has it
     assert [host.changed for host in ran[0].hosts.values()] == [0] * len(ran[0].hosts)
     assert node.bed.conf() == conf
-    changing = [call for call in node.bed.calls()[before:] if call.split()[1] in {"create", "set", "start", "shutdown", "stop"}]
-    assert changing == []
+    changing = ("pct create", "pct set", "pct start", "pct shutdown", "pct stop")
+    assert [call for call in node.bed.calls()[before:] if call.startswith(changing)] == []
 
     assert node.provision(gpu=False, cpus="all") == 0  # a guest of ours is restarted for it, gently
     assert "dev0" not in node.bed.conf()
+    assert "lxc.mount.entry" not in node.bed.conf()
+    assert node.bed.pct("exec", "101", "--", "ls", "/etc/ld.so.conf.d").stdout.count("flyops") == 0
     assert "cpuset" not in node.bed.conf()
     assert node.bed.started()["nodes"] == {}
     assert not [call for call in node.bed.calls() if call.startswith("pct stop")]
@@ -124,6 +130,7 @@ def test_without_a_card_no_guest_is_made(node: Node, capsys: pytest.CaptureFixtu
         assert "nvidia-uvm is missing. To do: ./fly host --limit node1" in " ".join(capsys.readouterr().out.split())
     assert not list((node.bed.folder / "conf").iterdir())
     node.bed.settle(511)
+    node.bed.install("570.148.08")
     assert node.provision(gpu=True, cpus="0-9") == 3  # ten cpus asked of eight
     assert node.hosts.joinpath("dev1.yml").exists()  # so that it can be put right, or retired
     assert node.provision(cpus="0-3") == 0

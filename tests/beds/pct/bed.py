@@ -42,7 +42,7 @@ class PveBed:
             "lock_dir": str(self.folder / "lock"),
             "dev": str(self.folder / "dev"),
             "proc_devices": str(self.folder / "proc_devices"),
-            "proc_driver": str(self.folder / "proc_driver"),
+            "proc_driver": str(self.folder / "driver" / "nvidia"),
             "mig_minors": str(self.folder / "mig-minors"),
             "proc_mounts": str(self.folder / "mounts"),
             "online": str(self.folder / "online"),
@@ -89,6 +89,18 @@ class PveBed:
             os.mknod(node, stat.S_IFCHR | 0o666, os.makedev(uvm if kind == "uvm" else 195, minor))
             node.chmod(0o666)
 
+    def install(self, version: str) -> None:
+        """A driver's user part on the host, found by an ldconfig of the bed's own, and the module that it belongs to."""
+        (self.folder / "driver" / "nvidia" / "version").write_text(f"NVRM version: NVIDIA UNIX x86_64 Kernel Module  {version}  Release Build\n")
+        libraries = self.folder / "lib"
+        libraries.mkdir(exist_ok=True)
+        for name in ("libcuda", "libnvidia-ml"):
+            argv = ["gcc", "-shared", "-x", "c", "/dev/null", f"-Wl,-soname,{name}.so.1", "-o", str(libraries / f"{name}.so.{version}")]
+            subprocess.run(argv, check=True)
+        linker = self.folder / "bin" / "ldconfig"
+        linker.write_text(f"#!/bin/sh\nprintf '\\tlibcuda.so.1 (libc6,x86-64) => {libraries}/libcuda.so.1\\n'\n")
+        linker.chmod(0o755)
+
     def close(self) -> None:
         """No guest of the bed runs on."""
         for path in (self.folder / "conf").glob("*.conf"):
@@ -97,7 +109,7 @@ class PveBed:
 
 def make(folder: Path, pve_container: str = "6.1.10") -> PveBed:
     """A new bed."""
-    for name in ("bin", "conf", "state", "lock", "run", "dev", "proc_driver/gpus"):
+    for name in ("bin", "conf", "state", "lock", "run", "dev", "driver/nvidia/gpus"):
         (folder / name).mkdir(parents=True)
     for tool in ("pct", "pveversion", "pveam"):
         script = folder / "bin" / tool
@@ -110,7 +122,7 @@ def make(folder: Path, pve_container: str = "6.1.10") -> PveBed:
     (folder / "mig-minors").write_text("config 1\nmonitor 2\n")
     (folder / "calls").write_text("")
     for minor, uuid in enumerate(UUIDS):
-        card = folder / "proc_driver" / "gpus" / f"0000:0{minor + 1}:00.0"
+        card = folder / "driver" / "nvidia" / "gpus" / f"0000:0{minor + 1}:00.0"
         card.mkdir()
         (card / "information").write_text(f"Model: \t\t A Card\nGPU UUID: \t {uuid}\nDevice Minor: \t {minor}\n")
     bed = PveBed(folder)

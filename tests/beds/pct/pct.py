@@ -29,11 +29,13 @@ mount -t proc proc "$1/root/proc"
 mount -t tmpfs -o mode=0755 tmpfs "$1/root/dev"
 for node in null zero full random urandom tty; do cp -a "/dev/$node" "$1/root/dev/$node"; done
 mkdir "$1/root/dev/shm"
+mount --bind "$3" "$1/root/proc/driver"
 if [ -d "$1/passthrough" ]; then cp -a "$1/passthrough/." "$1/root/dev/"; fi
-while read -r source target kind; do
+while read -r source target kind access; do
   mkdir -p "$(dirname "$1/root/$target")"
   if [ "$kind" = dir ]; then mkdir -p "$1/root/$target"; else touch "$1/root/$target"; fi
   mount --bind "$source" "$1/root/$target"
+  if [ "$access" = ro ]; then mount -o remount,bind,ro "$1/root/$target"; fi
 done < "$1/mounts"
 hostname "$2"
 ip link set lo up 2>/dev/null || true
@@ -202,7 +204,11 @@ def start(bed: Bed, guest: str, *words: str) -> None:
     with (folder / "log").open("wb") as log:
         argv = ["unshare", "--mount", "--uts", "--ipc", "--net", "--pid", "--fork", "--propagation", "private", "sh", "-c", INIT, "sh"]
         process = subprocess.Popen(
-            [*argv, str(folder), conf.main.keys.get("hostname", "ct")], stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            [*argv, str(folder), conf.main.keys.get("hostname", "ct"), str(bed.folder / "driver")],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
         )
     deadline = time.monotonic() + 30
     while not (folder / "up").exists():
@@ -248,7 +254,7 @@ def mounts(bed: Bed, guest: str, main: reemit.Part) -> None:
     for source, target, words in [(*value.split()[:2], value.split()[3].split(",")) for name, value in main.raw if name == "lxc.mount.entry"]:
         real = bed.node(source) if source.startswith("/dev/") else Path(source)
         if real.exists():
-            rows.append(f"{real} {target} {'dir' if 'create=dir' in words else 'file'}\n")
+            rows.append(f"{real} {target} {'dir' if 'create=dir' in words else 'file'} {'ro' if 'ro' in words else 'rw'}\n")
         elif "optional" not in words:
             raise Failed(f"startup for container '{guest}' failed: Failed to mount {source}: No such file or directory")
     (bed.run(guest) / "mounts").write_text("".join(rows))
