@@ -30,7 +30,8 @@ VM = Path(os.environ.get("VM_DIR") or places.cache("vm"))
 PORT = os.environ.get("VM_PORT", "2301")
 STEP_S = float(os.environ.get("STEP_S", "900"))
 OURS, NEIGHBOURS = "fly1", ("n1", "n2")
-CPUS, THREADS = "2-7", 2
+CPUS, THREADS = "1-4", 2
+os.environ.setdefault("VM_CPUS", "5")  # emulated cpus wait for each other: few are quicker than many
 BASE = "/var/cache/base"
 CLAIMS = """
 host_gave_the_card second_host_run_changed_nothing second_guest_run_changed_nothing majors_moved_at_boot ours_right_after_boot
@@ -157,7 +158,7 @@ class Bed:
 
     def clean(self, text: str) -> str:
         """Where this machine keeps things is nobody's business."""
-        for path, word in ((self.raw, "RAW"), (places.REPOSITORY, "."), (VM, "VM"), (Path.home(), "~")):
+        for path, word in ((self.raw, "RAW"), (places.REPOSITORY, "."), (VM, "VM"), (f"{Path.home()}/", "~/")):
             text = text.replace(str(path), word)
         return text
 
