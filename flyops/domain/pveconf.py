@@ -329,12 +329,11 @@ def _raws(lines: Sequence[str], wanted: Sequence[Pair], owned: Callable[[str, st
 
 
 def dead(text: str, controller: str) -> Tuple[str, ...]:
-    """Keys of cgroup v1 on a host where the controllers are on v2: LXC passes over them. Told, and not obeyed."""
-    if controller != "v2":
-        return ()
-    found = [(key, has) for key, has in parse(text) if key.startswith("lxc.cgroup.")]
+    """Keys of the other cgroup version than the one that has the controllers here: LXC passes over them. Told, and not obeyed."""
+    wrong, right = ("lxc.cgroup.", "lxc.cgroup2.") if controller == "v2" else ("lxc.cgroup2.devices.", "lxc.cgroup.devices.")
+    found = [(key, has) for key, has in parse(text) if key.startswith(wrong)]
     return tuple(
-        f"{key}: {has} is dead: this host's controllers are on cgroup v2, which reads lxc.cgroup2{key[len('lxc.cgroup') :]}" for key, has in found
+        f"{key}: {has} is dead: this host's controllers are on cgroup {controller}, which reads {right}{key[len(wrong) :]}" for key, has in found
     )
 
 

@@ -184,6 +184,7 @@ def test_case_32_a_key_of_cgroup_v1_is_dead_and_rewritten() -> None:
         "lxc.cgroup.devices.allow: c 226:* rwm is dead: this host's controllers are on cgroup v2, which reads lxc.cgroup2.devices.allow",
     )
     assert pveconf.dead(text, "v1") == ()
+    assert "is dead: this host's controllers are on cgroup v1" in pveconf.dead("lxc.cgroup2.devices.allow: c 195:* rwm\n", "v1")[0]
     found = converge(text, RAW)
     assert ("lxc.cgroup.devices.allow", "c 195:* rwm") in found.removed
     assert ("lxc.cgroup2.devices.allow", "c 195:* rwm") in found.added
