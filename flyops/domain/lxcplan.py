@@ -208,7 +208,7 @@ def _why_restart(seen: Seen, new: lxcconf.Converged, digest: str) -> str:
 
 
 def _steps(args: Mapping[str, Any], seen: Seen, asked: Asked, new: lxcconf.Converged, why: str) -> Tuple[str, ...]:
-    start = args["state"] == "started" and bool(why or not seen.running)
+    start = bool(why) or (args["state"] == "started" and not seen.running)  # a running guest is not left stopped by `present`
     up = start or seen.running
     bind = bool(seen.card.driver)
     limits = seen.running and not why and _limits_off(seen, asked)

@@ -123,6 +123,8 @@ def test_a_network_change_restarts_our_guest_and_only_then(lxc_make: Any, lxc_ba
     assert other.pid() == other_pid
     assert converge(**args)["changed"] is False
     assert converge(**{**args, "autostart": True})["restarted"] is False
+    back = converge(**{**asked(guest, lxc_base), "state": "present"})
+    assert (back["changed"], back["restarted"], bool(guest.pid()), BRIDGE in links()) == (True, True, True, False)
 
 
 def test_a_restart_that_was_cut_off_is_finished_by_the_next_run(lxc_make: Any, lxc_base: str) -> None:
