@@ -126,7 +126,7 @@ def _results(run: RunState) -> dict[str, HostResult]:
             message=_message(run, state),
         )
         for name, state in run.hosts.items()
-        if any(state.counters().values()) or name in run.inventory.hosts or name == "localhost"
+        if any(state.counters().values()) or name in run.inventory.hosts
     }
 
 

@@ -148,6 +148,7 @@ def test_a_card_that_is_lost_while_it_runs_brings_the_saved_threads_back(box: Fl
     assert (after["backend"], after["threads"], after["restores"], after["set_aside"]) == ("cpu", 2, 1, 0)
     assert after["restored_tick"] >= before["checkpoint"]["tick"] > 0
     assert box.run("cat", "/etc/fly/backend.env") == settings and box.receipts() == []
+    assert box.until(lambda seen: seen["realtime_factor"] >= 0.99)["pid"] == after["pid"]
     assert box.until(lambda seen: seen["tick"] > lost_at)["pid"] == after["pid"], "past the tick of the fault: the way back is free of it"
     said = box("rollback-cpu")
     assert "nothing to put back" in said and changed(said, "box") == 0
