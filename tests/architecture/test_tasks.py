@@ -37,7 +37,11 @@ SURFACE = {
     "play": ("play", "PlayOptions", f"file {RUN} tags skip_tags start_at_task list_hosts list_tasks syntax_check step stats"),
     "driver": ("driver", "DriverOptions", f"{RUN} strategy runfile sha256 version packages verify remove"),
     "host": ("host", "HostOptions", f"{RUN} hold_driver remove"),
-    "provision": ("provision", "ProvisionOptions", "name gpu gpu_ids mig no_gpu cpus mems memory disk unprivileged rootfs network address autostart manager id on plan deploy release json verbose"),
+    "provision": (
+        "provision",
+        "ProvisionOptions",
+        "name gpu gpu_ids mig no_gpu cpus mems memory disk unprivileged rootfs network address autostart manager id on plan deploy release json verbose",
+    ),
     "retire": ("retire", "RetireOptions", "name plan json verbose"),
     "build": ("build", "BuildOptions", "gpu arch json"),
     "ptx": ("ptx", "PtxOptions", "arch out driver json"),
