@@ -161,6 +161,7 @@ def measure(raw: Path) -> None:
         job.fly("logs", "--limit", GUEST, "--lines", "20", code=None)
         on_gpu(job, [*gpu, *short], "report-again")
         look(job, "4-gpu-again")
+        job.run("sleep", "10")  # what the start itself costs is no drift
         job.fly(
             "watch",
             "--limit",
