@@ -106,6 +106,7 @@ def plan(args: Dict[str, Any], state: Seen) -> Decision:
     except (incus.IncusError, gpuask.GpuError, cpuset.CpusetError, lxcconf.LxcConfError) as error:
         raise Refused(f"instance {name!r}: {error}") from None
     memory = lxcconf.memory_bytes(args["memory"]) if args["memory"] else 0
+    cpus = _expected(state, cpus)
     todo = Todo(_steps(args, state, (config, devices), cpus, memory), wanted, cpus, memory)
     values = _values(args, state, todo, notes)
     if not todo.steps:
@@ -152,6 +153,15 @@ def _cpus(args: Mapping[str, Any], seen: Seen) -> Tuple[cpuset.Cpus, List[str]]:
         return (), []
     cpus, notes = incuscpu.explicit(cpuset.parse(args["cpus"]), seen.machine, nodes)
     return cpus, list(notes)
+
+
+def _expected(seen: Seen, cpus: cpuset.Cpus) -> cpuset.Cpus:
+    """The cpus that the kernel must give: those asked for; when a limit goes, those of the profiles, or all; empty: no matter."""
+    had = ((seen.instance or {}).get("config") or {}).get("limits.cpu", "")
+    if cpus or not (seen.running and had):
+        return cpus
+    inherited = seen.expanded()[0].get("limits.cpu", "")
+    return incuscpu.pinned(inherited) if inherited else seen.machine.automatic
 
 
 def _disk(args: Mapping[str, Any], seen: Seen) -> Dict[str, Dict[str, str]]:
@@ -297,9 +307,24 @@ def _start(args: Mapping[str, Any], todo: Todo, client: Client) -> None:
 
 def _limits(args: Mapping[str, Any], todo: Todo, client: Client) -> None:
     """The daemon writes a limit only when its key changes."""
-    keys = {key: todo.wanted.config[key] for key in ("limits.cpu", "limits.memory") if key in todo.wanted.config}
-    for config in (dict.fromkeys(keys, ""), keys):
-        _done(client.send("PATCH", incushost.path(args["name"]), {"config": config}), f"instance {args['name']!r}: limits")
+    if "limits.memory" in todo.wanted.config:
+        for value in ("", todo.wanted.config["limits.memory"]):
+            _set(args, client, "limits.memory", value)
+    _place_again(args, todo, client)
+
+
+def _place_again(args: Mapping[str, Any], todo: Todo, client: Client) -> None:
+    """Make the daemon place the cpus now. It does so in another thread when `limits.cpu` changes, and that may read the old value: the new one is
+    stored a moment later, and nothing is pinned until some instance starts or stops. Between two ways to write one list either reading is right.
+    """
+    if todo.cpus:
+        same = incuscpu.limit(todo.cpus)
+        for value in (f"0{same}", todo.wanted.config.get("limits.cpu", "")):
+            _set(args, client, "limits.cpu", value)
+
+
+def _set(args: Mapping[str, Any], client: Client, key: str, value: str) -> None:
+    _done(client.send("PATCH", incushost.path(args["name"]), {"config": {key: value}}), f"instance {args['name']!r}: {key}")
 
 
 def _delete(args: Mapping[str, Any], todo: Todo, client: Client) -> None:
@@ -349,14 +374,16 @@ def _read_back(args: Mapping[str, Any], change: Change, client: Client) -> Dict[
 
 
 def _in_force(args: Mapping[str, Any], todo: Todo, client: Client) -> Dict[str, Any]:
-    """What the kernel gives. The daemon's scheduler moves cpus a moment after it took the key, so it is given that moment."""
-    deadline = time.monotonic() + SETTLE_S
+    """What the kernel gives; the daemon is given a moment, and told again when it lets it pass."""
+    began = time.monotonic()
     while True:
         pid = int(client.get(f"{incushost.path(args['name'])}/state").get("pid") or 0)
         found = incushost.given(client.host, pid, incushost.controllers(client.host))
         wrong = _off(Seen(**found), todo.cpus, todo.memory)
         if not wrong:
             return found
-        if time.monotonic() >= deadline:
+        if time.monotonic() - began >= SETTLE_S:
             raise ModuleError(f"instance {args['name']!r}: {wrong}", fix="look at the daemon's log, and at cpus that went offline since")
-        time.sleep(incushost.POLL_S)
+        time.sleep(incushost.POLL_S * 2)
+        if cpuset.mismatch(todo.cpus, found["cpus"]):
+            _place_again(args, todo, client)
