@@ -176,18 +176,18 @@ def test_pending_changes_wait_and_stay(pve: PveBed) -> None:
     assert any("hostname: dev9" in note for note in found["notes"])
 
 
-def guest(pve: PveBed, folder: Path, text: str, number: int = 101) -> Played:
-    hosts = inventory(
-        {"guest": {"ansible_connection": "pct", "ansible_pct_id": number, "ansible_python_interpreter": "/usr/bin/python3"}, "h1": LOCAL}
-    )
+def guest(folder: Path, text: str, number: int = 101, **more: str) -> Played:
+    own = {"ansible_connection": "pct", "ansible_pct_id": number, "ansible_python_interpreter": "/usr/bin/python3", **more}
+    hosts = inventory({"guest": own, "h1": LOCAL})
     return tasks(folder, text, hosts=hosts)
 
 
-def test_an_agent_in_a_guest(pve: PveBed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("more", [{}, {"ansible_via": "localhost"}], ids=["here", "via the node"])
+def test_an_agent_in_a_guest(pve: PveBed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: dict[str, str]) -> None:
     monkeypatch.setenv("SECRET_OF_THE_CONTROLLER", "x")
     pve.pct("start", "101")
     text = "- command: hostname\n  register: name\n- command: env\n  register: env\n- copy: {content: 'é', dest: \"/root/it's here\"}\n"
-    found = guest(pve, tmp_path, text)
+    found = guest(tmp_path, text, **more)
     assert found.result.exit_code == 0, found.seen.of("result")[-1].result
     assert found.vars("guest")["name"]["stdout"] == "dev1"
     assert "SECRET_OF_THE_CONTROLLER" not in found.vars("guest")["env"]["stdout"]
@@ -196,7 +196,7 @@ def test_an_agent_in_a_guest(pve: PveBed, tmp_path: Path, monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize(("number", "wanted"), [(101, "pct start ID"), (105, "ansible_pct_id")])
 def test_a_guest_that_cannot_be_reached(pve: PveBed, tmp_path: Path, number: int, wanted: str) -> None:
-    found = guest(pve, tmp_path, "- command: 'true'\n", number)
+    found = guest(tmp_path, "- command: 'true'\n", number)
     assert found.result.exit_code == 4
     assert found.stats("guest") == {"unreachable": 1}
     assert found.stats("h1") == {"ok": 1, "changed": 1}
