@@ -103,7 +103,9 @@ def read(args: dict[str, Any], host: Host) -> dict[str, Any]:
     for version in looked:
         state["problems"][version] = _problems(_folder(args, version), version, host)
     if args["state"] == "pruned" and host.stat(f"{args['home']}/releases", follow=True):
-        state["leftovers"] = [n for n in host.listdir(f"{args['home']}/releases") if n.startswith(".") and n.endswith(".incoming")]
+        state["leftovers"] = [f"releases/{n}" for n in host.listdir(f"{args['home']}/releases") if n.startswith(".") and n.endswith(".incoming")]
+        # Links that a flip was about to put in place when it was cut off.
+        state["leftovers"] += [n for n in host.listdir(args["home"]) if n.startswith(".flyops-") or n.endswith(".flyops-new")]
     if args["state"] == "absent":
         state["there"] = host.stat(_folder(args, args["version"])) is not None
     return state
@@ -171,8 +173,8 @@ def _plan_pruned(args: dict[str, Any], state: dict[str, Any]) -> Decision:
     values = {**_values(args, state), "pruned": list(gone)}
     if not gone and not state["leftovers"]:
         return Same(values)
-    names = [*gone, *state["leftovers"]]
-    return Change(before=names, after=[], diff=(Diff(f"{args['home']}/releases", "".join(f"{n}\n" for n in names), ""),), values=values)
+    names = [*(f"releases/{version}" for version in gone), *state["leftovers"]]
+    return Change(before=names, after=[], diff=(Diff(args["home"], "".join(f"{n}\n" for n in names), ""),), values=values)
 
 
 def apply(args: dict[str, Any], change: Change, host: Host) -> dict[str, Any]:
@@ -185,7 +187,7 @@ def apply(args: dict[str, Any], change: Change, host: Host) -> dict[str, Any]:
         host.remove(_folder(args, args["version"]))
     else:
         for name in change.before:
-            host.remove(f"{args['home']}/releases/{name}")
+            host.remove(f"{args['home']}/{name}")
     return {}
 
 
