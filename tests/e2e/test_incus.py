@@ -29,6 +29,7 @@ from tests.beds.lxd import Lxd
 from tests.beds.play import LOCAL, Played, inventory, tasks
 
 pytestmark = [pytest.mark.lxc, pytest.mark.root]
+LONG = pytest.mark.skipif(not os.environ.get("FLY_TEST_LONG"), reason="no case of its own, and long: FLY_TEST_LONG=1 runs it")
 NULL = {"null0": {"type": "unix-char", "source": "/dev/null", "path": "/dev/fly/null", "mode": "0666"}}
 HOST_CPUS = sorted(os.sched_getaffinity(0))
 UUID = "GPU-11111111-2222-3333-4444-555555555555"
@@ -111,6 +112,7 @@ def test_case_64_a_count_is_chosen_once_and_kept(lxd: Lxd, guest: str) -> None:
     lxd.converge(name=guest)
 
 
+@LONG
 def test_a_key_that_takes_force_only_at_a_start_restarts_once(lxd: Lxd, guest: str) -> None:
     before = lxd.shape(guest)
     made = lxd.converge(name=guest, mems="0")
@@ -126,6 +128,7 @@ def test_a_key_that_takes_force_only_at_a_start_restarts_once(lxd: Lxd, guest: s
     assert lxd.converge(name=guest)["running"]
 
 
+@LONG
 def test_a_root_disk_of_a_size(lxd: Lxd, guest: str) -> None:
     made = lxd.converge(name=guest, disk="400M")
     if lxd.pool == "dir":
