@@ -70,7 +70,7 @@ def read(args: dict[str, Any], host: Host) -> dict[str, Any]:
     if args["unit"]:
         unit_name(args["unit"])  # one that begins with a dash would be an option
     record = _record(args, host)
-    state = {"record": record, "alive": bool(record) and _alive(record, args, host), "text": ""}
+    state: dict[str, Any] = {"record": record, "alive": bool(record) and _alive(record, args, host), "text": ""}
     if record:
         state["text"] = host.read_text(record["file"], missing="")
     waiting = bool(record) and not record.get("collected") and not state["alive"]

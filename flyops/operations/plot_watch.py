@@ -17,7 +17,7 @@ from flyops.domain import watch
 
 mpl.use("Agg")
 
-from matplotlib import pyplot as plt  # type: ignore[import-not-found]
+from matplotlib import pyplot as plt
 
 INK, BAND, BAD = "#1f5fa8", "#1f5fa822", "#b3261e"
 
