@@ -193,6 +193,8 @@ OLD = Path.home() / ".pyenv/versions/3.8.18/bin/python3"
         ("release", {"home": "HERE"}),
         ("settings_receipt", {"dir": "HERE/r", "name": "gpu", "state": "applied", "files": {"HERE/a": {"content": "x"}}}),
         ("nvidia_nodes", {}),
+        ("nvidia_driver", {"state": "verified", "fail": False}),
+        ("nvidia_driver", {"state": "verified", "fail": False, "side": "host"}),
         ("cpuset", {"sim": 1}),
         ("lock", {"path": "HERE/lock", "holder": "me"}),
         ("trial", {"dir": "HERE/t", "state": "read"}),
