@@ -16,7 +16,7 @@ from flyops.spec import Arg, Spec
 
 NO_LIMIT = 1 << 60
 SETTLE_S = 15.0
-NOTHING = 44
+NOTHING, NO_UNIT = 44, 5
 TAR = f"""for one; do shift; [ -d "/$one" ] && set -- "$@" "$one"; done
 [ $# -gt 0 ] || exit {NOTHING}
 exec tar -C / -czf - -- "$@\""""  # of the folders that are there
@@ -41,6 +41,7 @@ SPEC = Spec(
         "devices": Arg("dict", default=None, help="more devices: name -> options, as the daemon's documentation has them"),
         "autostart": Arg("bool", help="start with the daemon; default: as the profiles say"),
         "archive_state": Arg("list", default=(), elements="path", help="absent: its folders to archive first; a stopped one is started for that"),
+        "archive_stop": Arg("list", default=(), elements="str", help="absent: units that are stopped in it before, so that they write their last"),
         "archive_to": Arg("path", help="absent: the .tar.gz to write, on this host"),
         "wait": Arg("int", default=60, help="seconds to wait for systemd in it"),
         "stop_wait": Arg("int", default=60, help="seconds that it may take to shut down before it is killed"),
@@ -334,6 +335,12 @@ def _delete(args: Mapping[str, Any], todo: Todo, client: Client) -> None:
 def _archive(args: Mapping[str, Any], client: Client) -> Dict[str, Any]:
     """Written whole and read again before anything is removed."""
     path, host = args["archive_to"], client.host
+    if args["archive_stop"]:
+        incushost.wait_systemd(client, args["name"], args["wait"])
+    for unit in args["archive_stop"]:
+        done = client.call("exec", args["name"], "-T", "--", "systemctl", "stop", unit)
+        if done.rc not in (0, NO_UNIT):
+            raise ModuleError(f"instance {args['name']!r}: {unit} does not stop: {done.stderr.decode('utf-8', 'replace').strip()}")
     folders = [folder.strip("/") for folder in args["archive_state"]]
     words = [
         args["binary"],
@@ -357,7 +364,7 @@ def _archive(args: Mapping[str, Any], client: Client) -> Dict[str, Any]:
         said = (done.stderr or check.stderr).decode("utf-8", "replace").strip()
         raise ModuleError(
             f"instance {args['name']!r}: its state could not be archived to {path}: {said}",
-            fix="nothing was removed; make room, or leave archive_state out",
+            fix="nothing was removed, its units are stopped; make room, or leave archive_state out",
         )
     host.rename(f"{path}.part", path)
     seen = host.stat(path)

@@ -287,6 +287,8 @@ def test_provision_and_retire(lxd: Lxd, tmp_path: Path, monkeypatch: pytest.Monk
     assert found.vars("dev3")["who"]["stdout"] == "dev3"
     # Its end: a stopped one is started so that its own tar can read the state, which is written whole before anything goes.
     lxd("exec", "dev3", "-T", "--", "sh", "-c", "mkdir -p /var/lib/fly && echo kept > '/var/lib/fly/a b'")
+    unit = "[Service]\nExecStart=/bin/sleep infinity\nExecStop=/bin/sh -c 'echo last > /var/lib/fly/last'\n[Install]\nWantedBy=multi-user.target\n"
+    lxd("exec", "dev3", "-T", "--", "sh", "-c", f'echo "{unit}" > /etc/systemd/system/flysim.service; systemctl enable --now flysim')
     lxd("stop", "--force", "dev3")
     known, kept = guests.variables(shelf.load(), "dev3"), tmp_path / "kept/dev3.tar.gz"
     assert incus.is_incus(known)
@@ -296,6 +298,7 @@ def test_provision_and_retire(lxd: Lxd, tmp_path: Path, monkeypatch: pytest.Monk
     assert f"dev3: gone; state in {kept} on box1" in capsys.readouterr().out
     with tarfile.open(kept) as archive:
         assert archive.extractfile("var/lib/fly/a b").read() == b"kept\n"  # type: ignore[union-attr]
+        assert archive.extractfile("var/lib/fly/last").read() == b"last\n"  # type: ignore[union-attr]
     assert [path.name for path in kept.parent.iterdir()] == [kept.name]
     assert not list(shelf.hosts.iterdir())
     assert "/1.0/instances/dev3" not in lxd.get("/1.0/instances")
