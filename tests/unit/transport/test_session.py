@@ -254,6 +254,33 @@ def test_prefixes_of_the_other_managers() -> None:
 
 
 @pytest.mark.parametrize(
+    ("guest", "words"),
+    [
+        (
+            Target("g", "incus", guest="dev1", via=Target("h", "ssh", user="me", become=True)),
+            ["sudo", "-n", "-H", "-u", "root", "--", "incus", "exec", "dev1"],
+        ),
+        (Target("g", "podman", guest="box", via=Target("h", "ssh", user="me")), ["podman", "exec", "-i"]),
+        (Target("g", "podman", guest="box", via=Target("h", "incus", guest="d", via=Target("n", "ssh", user="root"))), ["incus", "exec", "d", "-T"]),
+    ],
+)
+def test_a_guest_behind_its_host(monkeypatch: pytest.MonkeyPatch, guest: Target, words: list[str]) -> None:
+    opened: list[list[str]] = []
+
+    class Link:
+        def open(self, argv: list[str]) -> None:
+            opened.append(list(argv))
+            raise ConnectError("seen enough")
+
+    monkeypatch.setattr(Pool, "_link", lambda self, target: Link())
+    with pytest.raises(ConnectError, match="seen enough"):
+        Pool().session(guest)
+    assert opened[0][: len(words)] == words
+    if guest.via and guest.via.via:
+        assert opened[0].index("podman") > opened[0].index("incus")
+
+
+@pytest.mark.parametrize(
     ("said", "fix"),
     [
         ("Error: Instance not found", "ansible_incus_name"),
