@@ -38,7 +38,6 @@ NEEDED: Mapping[str, Tuple[str, ...]] = {
     "ngx": ("libnvidia-ngx",),
 }  # without which the capability is not there; the others come and go with the versions
 TOOLS = ("nvidia-smi", "nvidia-debugdump", "nvidia-cuda-mps-control", "nvidia-cuda-mps-server")
-HOST_ONLY = ("nvidia-persistenced", "nv-fabricmanager", "nvidia-modprobe")  # they act on the machine's cards: never in a guest
 DEFAULT_CAPABILITIES = ("compute", "utility")
 WIDE = frozenset({"x86-64", "AArch64"})  # 64-bit entries of ldconfig -p; a bare libc6 is i386, `hard-float` 32-bit ARM
 
@@ -149,8 +148,7 @@ class Seen:
 
     files: Tuple[File, ...] = ()
     tools: Tuple[File, ...] = ()
-    cached: Tuple[Cached, ...] | None = None  # None: there is no ldconfig here
-    linked: Mapping[str, str] | None = None  # SONAME -> the file that the linker's cache leads to, empty when nowhere
+    linked: Mapping[str, str] | None = None  # SONAME -> the file that the linker's cache leads to, empty when nowhere; None: no cache to ask
     mountinfo: str = ""
 
 

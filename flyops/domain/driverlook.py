@@ -67,7 +67,6 @@ def look(host: Host, folders: Sequence[str] = ()) -> Seen:
     return Seen(
         files=tuple(found for found in files if found),
         tools=tuple(found for found in tools if found),
-        cached=known,
         linked=None if known is None else linked,
         mountinfo=host.read_text("/proc/self/mountinfo", missing=""),
     )

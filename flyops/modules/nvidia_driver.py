@@ -87,15 +87,13 @@ def read(args: Dict[str, Any], host: Host) -> State:
     version = args["version"] or module
     seen = driverlook.look(host, args["lib_dirs"] or ())
     survey = driver.survey(seen, version, args["capabilities"])
-    own: Any = None
     if args["state"] != "verified":
         own = {"bind": _look_bind, "runfile": _look_runfile, "package": _look_package}[args["strategy"]](args, version, host)
-    elif args["side"] == "guest":
-        return State(version, module, survey, seen, own, _guest_problems(args, host))
-    else:
-        survey = replace(survey, unlinked=())  # guests get its files, and its own linker may know them by another way
-        return State(version, module, survey, seen, own, _host_problems(seen, version, host), _persistence(host))
-    return State(version, module, survey, seen, own)
+        return State(version, module, survey, seen, own)
+    if args["side"] == "guest":
+        return State(version, module, survey, seen, problems=_guest_problems(args, host))
+    survey = replace(survey, unlinked=())  # guests get its files, and its own linker may know them by another way
+    return State(version, module, survey, seen, problems=_host_problems(seen, version, host), persistence=_persistence(host))
 
 
 # what is looked at besides files
