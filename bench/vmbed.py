@@ -67,7 +67,7 @@ lxc.mount.entry = /dev/nvidia-uvm dev/nvidia-uvm none bind,optional,create=file
 """
 # What a guest's open() of a node says: no driver behind it (allowed), or not permitted (the rules).
 OPEN = "import errno, os\ntry:\n    os.open('/dev/nvidia-uvm', os.O_RDWR)\nexcept OSError as err:\n    print(errno.errorcode[err.errno])"
-# Which cpus the agent of a deploy may use, for as long as it is there.
+# Which cpus the agent of a deploy may use, for as long as it is there (the words are apart, so that this script is none).
 WATCH = """
 import glob, re, time
 seen, end, quiet = set(), time.monotonic() + 600, 0
@@ -75,7 +75,7 @@ while time.monotonic() < end and quiet < 30:
     there = []
     for folder in glob.glob('/proc/[0-9]*'):
         try:
-            if b'FLYOPS' in open(folder + '/cmdline', 'rb').read():
+            if b'FLY' + b'OPS' in open(folder + '/cmdline', 'rb').read():
                 there += glob.glob(folder + '/task/*/status')
         except OSError:
             pass

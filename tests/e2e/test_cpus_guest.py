@@ -14,13 +14,13 @@ from tests.beds.lxc import Guest
 
 pytestmark = [pytest.mark.lxc, pytest.mark.root]
 SPLIT = ("-e", "fly_partition_minimum=2", "-e", "rayon_threads=1")
-# Until an agent has come and gone: which cpus its threads may use, each list that was seen.
+# Until an agent has come and gone: which cpus its threads may use, each list that was seen. The words are apart, so that this script is none.
 WATCH = """
 import glob, re, time
 def agents():
     for folder in glob.glob("/proc/[0-9]*"):
         try:
-            if b"FLYOPS" in open(folder + "/cmdline", "rb").read():
+            if b"FLY" + b"OPS" in open(folder + "/cmdline", "rb").read():
                 yield from glob.glob(folder + "/task/*/status")
         except OSError:
             pass
