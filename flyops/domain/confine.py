@@ -49,6 +49,12 @@ def outside(cgroup: str, slice_name: str) -> str:
     return f"flysim runs in {cgroup or '/'}, expected /{slice_name}: confining the cgroups around it would take its own cpus from it"
 
 
+def asks(unit_text: str) -> bool:
+    """Whether a unit file or drop-in asks for a mask; an empty assignment asks for none."""
+    values = [line.partition("=")[2].strip() for line in unit_text.splitlines() if line.strip().startswith("AllowedCPUs=")]
+    return bool(values and values[-1])
+
+
 def differing(asked: Mapping[str, str], want: Cpus) -> Tuple[str, ...]:
     """The cgroups whose own list (`cpuset.cpus`) is not `want`, in their order."""
     return tuple(name for name, text in asked.items() if set(parse(text)) != set(want))

@@ -16,6 +16,8 @@ from flyops.model.change import Change, Decision, Diff, Same
 from flyops.model.host import Host
 from flyops.spec import Arg, Spec
 
+RUNTIME = "/run/systemd/system.control/"
+
 SPEC = Spec(
     doc="Keep everything but flysim off the simulator's cpus (cgroup v2), give them back, or name who may still run there.",
     args={
@@ -50,9 +52,12 @@ def _asked(args: dict[str, Any], host: Host) -> dict[str, str]:
     return {name: "" if text == "absent" else text for name, text in texts.items() if text != "absent" or name != attach}
 
 
-def _configured(args: dict[str, Any], unit: str, host: Host) -> str:
-    """What systemd's own configuration asks for."""
-    return host.run([args["systemctl"], "show", "-p", "AllowedCPUs", "--value", unit], query=True, timeout=30).stdout.decode().strip()
+def _configured(args: dict[str, Any], unit: str, host: Host) -> bool:
+    """Whether a file asks for a mask; what set-property left until the next boot does not count, since that is how this module sets one."""
+    argv = [args["systemctl"], "show", "-p", "FragmentPath,DropInPaths", "--value", unit]
+    paths = host.run(argv, query=True, timeout=30).stdout.decode("utf-8", "replace").split()
+    texts = [host.read_text(path, missing="") for path in paths if not path.startswith(RUNTIME)]
+    return any(confine.asks(text) for text in texts)
 
 
 def _sim_cgroup(args: dict[str, Any], host: Host) -> str | None:
