@@ -108,7 +108,7 @@ def again(box: Box) -> Outcome:
 
 LIVE = (
     Case("healthy-deploy", "everything right: five checks, then the switch", HEALTHY, "", nothing, deploy(), quick=True),
-    Case("healthy-second", "the same again", HEALTHY, "", live_on_gpu(), again, quick=True),
+    Case("healthy-second", "the same again", HEALTHY, "", live_on_gpu(), again),
     Case("healthy-drop-in", "somebody's drop-in that changes nothing of ours", HEALTHY, "", live_on_gpu(drop_in("flysim", "[Service]\\nEnvironment=TZ=UTC\\n")), again),
     Case("rayon-still-high", "somebody's drop-in keeps the CPU backend's threads", "proof", "runs with RAYON_NUM_THREADS=8, expected", live_on_gpu(drop_in("flysim", "[Service]\\nExecStart=\\nExecStart=/usr/bin/env RAYON_NUM_THREADS=8 /opt/fly/current/bin/flysim run\\n")), again),
     Case("cuda-overridden", "somebody's drop-in keeps FLY_LIF_CUDA=0", "proof", "expected backend cuda, found cpu.*FLY_LIF_CUDA=0", live_on_gpu(drop_in("flysim", "[Service]\\nExecStart=\\nExecStart=/usr/bin/env FLY_LIF_CUDA=0 /opt/fly/current/bin/flysim run\\n")), again, quick=True),
@@ -118,7 +118,7 @@ LIVE = (
     Case("current-elsewhere", "the link `current` was turned while the GPU release runs", "verify", "expected one below /opt/fly/releases", live_on_gpu(acts.turned_link), Box.verify),
     Case("receipt-edited", "the receipt was edited by hand", "receipt", "receipt .* is damaged", live_on_gpu(shell("cp -p /var/lib/flyops/receipts/gpu.json /opt/sabotage/ && sed -i 's/RAYON_NUM_THREADS=[0-9]*/RAYON_NUM_THREADS=3/' /var/lib/flyops/receipts/gpu.json", "cp -p /opt/sabotage/gpu.json /var/lib/flyops/receipts/gpu.json")), Box.rollback_cpu, quick=True),
     Case("receipt-missing", "the GPU backend is on and its receipt is gone", "receipt", "receipt", live_on_gpu(shell("mv /var/lib/flyops/receipts/gpu.json /opt/sabotage/gpu.json", "mv /opt/sabotage/gpu.json /var/lib/flyops/receipts/gpu.json")), Box.rollback_cpu),
-    Case("env-edited", "somebody edited backend.env", "receipt", "somebody else|someone else|neither", live_on_gpu(shell("cp -p /etc/fly/backend.env /opt/sabotage/ && echo RAYON_NUM_THREADS=4 >>/etc/fly/backend.env", "cp -p /opt/sabotage/backend.env /etc/fly/backend.env")), Box.rollback_cpu, quick=True),
+    Case("env-edited", "somebody edited backend.env", "receipt", "somebody else|someone else|neither", live_on_gpu(shell("cp -p /etc/fly/backend.env /opt/sabotage/ && echo RAYON_NUM_THREADS=4 >>/etc/fly/backend.env", "cp -p /opt/sabotage/backend.env /etc/fly/backend.env")), Box.rollback_cpu),
     Case("cpu-on-reduced-threads", "FLY_LIF_CUDA=0 on the GPU backend's thread count", "gate", "would run below real time|RAYON_THREADS=1", live_on_gpu(), plain_on_reduced),
     Case("restore-unit-masked", "nothing would bring the CPU back when the card goes", "verify", "flyops-restore", live_on_gpu(shell("cp -p /etc/systemd/system/flyops-restore.service /opt/sabotage/ && ln -sf /dev/null /etc/systemd/system/flyops-restore.service && systemctl daemon-reload", "cp -p --remove-destination /opt/sabotage/flyops-restore.service /etc/systemd/system/ && systemctl daemon-reload")), Box.verify),
     Case("binary-swapped", "the live release's binary was exchanged after its MANIFEST was checked", "verify", "MANIFEST|sha256|replaced", live_on_gpu(acts.swapped_binary), Box.verify),
