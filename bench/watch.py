@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import subprocess
@@ -46,12 +47,13 @@ def figures(raw: Path) -> dict[str, Any]:
     recording = watch.parse((raw / "watch.tsv").read_text(), "watch.tsv")
     findings = watch.judge(recording)
     between, rows = watch.intervals(recording), recording.answered
-    settled = [(row["t_s"] / 3600, row["rss_kib"]) for row in rows if row["t_s"] - rows[0]["t_s"] >= watch.SETTLE_S]
+    settled = [(row["mono_s"] / 3600, row["rss_kib"]) for row in rows if row["mono_s"] - rows[0]["mono_s"] >= watch.SETTLE_S]
     return {
         "rules_failed": sum(finding.verdict == watch.FAILED for finding in findings),
         "rules_judged": sum(finding.verdict != watch.NOT_JUDGED for finding in findings),
         "failed": ", ".join(finding.name for finding in findings if finding.verdict == watch.FAILED),
-        "hours": round((rows[-1]["t_s"] - rows[0]["t_s"]) / 3600, 3),
+        "clock_steps": sum(abs(b["t_s"] - a["t_s"] - b["mono_s"] + a["mono_s"]) > watch.CLOCK_STEP_S for a, b in itertools.pairwise(rows)),
+        "hours": round((rows[-1]["mono_s"] - rows[0]["mono_s"]) / 3600, 3),
         "samples": len(rows),
         "samples_missing": watch.expected(recording) - len(rows),
         "factor_min": round(min(i.factor for i in between), 5),

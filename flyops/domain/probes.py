@@ -341,21 +341,21 @@ def restarts():
     return done.stdout.decode("ascii", "replace").strip() or "-"
 def timed():
     # /status shows the last whole batch, up to some 30 ms old: the moment at which its tick moves is the one to time by.
-    before, status = time.time(), fetch(asked["url"])
-    after, first = time.time(), status.get("tick")
+    before, status = time.monotonic(), fetch(asked["url"])
+    after, first = time.monotonic(), status.get("tick")
     while first is not None and status.get("tick") == first and not status.get("paused") and after - before < 0.5:
         time.sleep(0.002)
-        sent, status = time.time(), fetch(asked["url"])
-        after = (sent + time.time()) / 2
-    return after, status
+        sent, status = time.monotonic(), fetch(asked["url"])
+        after = (sent + time.monotonic()) / 2
+    return {"t_s": "%.3f" % (time.time() - time.monotonic() + after), "mono_s": "%.4f" % after}, status
 def row():
     at, status = timed()
     seen = stat(status["pid"]) if "pid" in status else None
     if seen is None or "tick" not in status:
-        return {"t_s": "%.3f" % at, "error": str(status.get("error", "process %s ended" % status.get("pid"))).replace("\t", " ").replace("\n", " ")}
+        return {**at, "error": str(status.get("error", "process %s ended" % status.get("pid"))).replace("\t", " ").replace("\n", " ")}
     pid, checkpoint = status["pid"], status.get("checkpoint") or {}
     rss = [line.split()[1] for line in lines("/proc/%d/status" % pid) if line.startswith("VmRSS:")]
-    out = {"t_s": "%.3f" % at, "pid": pid, "start": seen["start"], "restarts": restarts(), "backend": status.get("backend"), "release": status.get("version"),
+    out = {**at, "pid": pid, "start": seen["start"], "restarts": restarts(), "backend": status.get("backend"), "release": status.get("version"),
            "threads": status.get("threads"), "tick": status["tick"], "spikes": status.get("spikes"), "lag_ms": "%.3f" % status.get("lag_ms", 0), "cpu_s": seen["cpu"] / HZ,
            "rss_kib": rss[0] if rss else 0, "checkpoint_failures": checkpoint.get("failures")}
     out.update(card(pid))

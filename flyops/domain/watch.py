@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from typing import Any, Callable, Dict, Iterable, List, Mapping, Sequence, Tuple
 
 COLUMNS = (
-    "t_s", "pid", "start", "restarts", "backend", "release", "threads", "tick", "spikes", "lag_ms", "cpu_s", "rss_kib",
+    "t_s", "mono_s", "pid", "start", "restarts", "backend", "release", "threads", "tick", "spikes", "lag_ms", "cpu_s", "rss_kib",
     "device_bytes", "card_used_bytes", "card_util_pct", "checkpoint_failures", "error",
 )  # fmt: skip
 TEXTS = ("backend", "release", "error")
 NEEDED = ("every_s", "seconds", "ticks_per_s", "speed")
+CLOCK_STEP_S = 0.5
 CLOCK_TICK_S = 0.01  # resolution of the kernel's CPU accounting, the least step that a difference can show
 
 FACTOR_BAND = 0.002
@@ -64,9 +65,9 @@ class Finding:
 
 @dataclass(frozen=True)
 class Interval:
-    """Between two samples of one process: the middle's time, seconds, realtime factor against the asked speed, host cores."""
+    """Between two samples of one process, by the monotonic clock: the middle's time, seconds, realtime factor against the asked speed, host cores."""
 
-    t_s: float
+    mono_s: float
     seconds: float
     factor: float
     cores: float
@@ -118,8 +119,12 @@ def _row(columns: Sequence[str], line: str, where: str) -> Row:
         row[column] = field if column in TEXTS else _number(field)
         if row[column] is None and field not in ("", "-"):
             raise WatchError(f"{where}: expected a number in {column}, found {field!r}")
-    if row["t_s"] is None or (not row["error"] and any(row[name] is None for name in ("pid", "start", "tick", "cpu_s", "rss_kib", "lag_ms"))):
-        raise WatchError(f"{where}: a sample without time, pid, start, tick, cpu_s, rss_kib or lag_ms, and without an error")
+    if (
+        row["t_s"] is None
+        or row["mono_s"] is None
+        or (not row["error"] and any(row[name] is None for name in ("pid", "start", "tick", "cpu_s", "rss_kib", "lag_ms")))
+    ):
+        raise WatchError(f"{where}: a sample without t_s, mono_s, pid, start, tick, cpu_s, rss_kib or lag_ms, and without an error")
     return row
 
 
@@ -135,11 +140,11 @@ def intervals(recording: Recording) -> List[Interval]:
     """Between neighbouring samples of the same process. A restart or a missing answer leaves a gap: other rules speak of those."""
     speed, per_s, out = recording.number("speed") or 1.0, recording.number("ticks_per_s"), []
     for a, b in _pairs(recording.rows):
-        seconds = b["t_s"] - a["t_s"]
+        seconds = b["mono_s"] - a["mono_s"]
         if a["error"] or b["error"] or seconds <= 0 or (a["pid"], a["start"]) != (b["pid"], b["start"]):
             continue
         factor = (b["tick"] - a["tick"]) / per_s / speed / seconds
-        out.append(Interval((a["t_s"] + b["t_s"]) / 2, seconds, factor, (b["cpu_s"] - a["cpu_s"]) / seconds))
+        out.append(Interval((a["mono_s"] + b["mono_s"]) / 2, seconds, factor, (b["cpu_s"] - a["cpu_s"]) / seconds))
     return out
 
 
@@ -163,7 +168,7 @@ def median(values: Sequence[float]) -> float:
 def judge(recording: Recording) -> Tuple[Finding, ...]:
     """Every rule in turn."""
     rules: Tuple[Callable[[Recording], Finding], ...] = (
-        _complete, _answered, _one_process, _restarts, _same("backend"), _same("release"), _same("threads"), _same("device_bytes"), _checkpoints,
+        _complete, _clock, _answered, _one_process, _restarts, _same("backend"), _same("release"), _same("threads"), _same("device_bytes"), _checkpoints,
         _factor, _cores, _lag, _lag_slope, _rss_slope,
     )  # fmt: skip
     return tuple(rule(recording) for rule in rules)
@@ -185,9 +190,20 @@ def expected(recording: Recording) -> int:
 
 def _complete(recording: Recording) -> Finding:
     every, wanted, rows = recording.number("every_s"), expected(recording), recording.rows
-    late = [b for a, b in _pairs(rows) if not 0.5 * every <= b["t_s"] - a["t_s"] <= 1.5 * every]
+    late = [b for a, b in _pairs(rows) if not 0.5 * every <= b["mono_s"] - a["mono_s"] <= 1.5 * every]
     seen = f"{len(rows)} samples" + (f", {len(late)} of them not {every:g} s after the one before" if late else "")
     return _finding("complete", f"{wanted} samples, one every {every:g} s", seen, len(rows) == wanted and not late)
+
+
+def _clock(recording: Recording) -> Finding:
+    """A wall clock that is set, or a virtual machine that stands still, is no drift of flysim: told, and the rest is judged by the monotonic clock."""
+    steps = [b["t_s"] - a["t_s"] - (b["mono_s"] - a["mono_s"]) for a, b in _pairs(recording.rows)]
+    stepped = [step for step in steps if abs(step) > CLOCK_STEP_S]
+    wanted = f"wall and monotonic clock go together within {CLOCK_STEP_S:g} s an interval"
+    if stepped:
+        seen = f"the wall clock stepped by {', '.join(f'{step:+.1f} s' for step in stepped)}: it was set, or the machine stood still"
+        return Finding("clock", wanted, seen, NOT_JUDGED)
+    return _finding("clock", wanted, f"at most {max(map(abs, steps), default=0.0):.3f} s apart", ok=True)
 
 
 def _answered(recording: Recording) -> Finding:
@@ -263,7 +279,7 @@ def _lag(recording: Recording) -> Finding:
 def _settled(recording: Recording, column: str) -> List[Tuple[float, float]]:
     """(hours, value) of the samples after the settling time."""
     rows = recording.answered
-    return [(row["t_s"] / 3600, row[column]) for row in rows if row["t_s"] - rows[0]["t_s"] >= SETTLE_S]
+    return [(row["mono_s"] / 3600, row[column]) for row in rows if row["mono_s"] - rows[0]["mono_s"] >= SETTLE_S]
 
 
 def _slope_finding(recording: Recording, name: str, column: str, limit: float, unit: str) -> Finding:

@@ -26,7 +26,7 @@ def main(samples: str, picture: str) -> int:
     """Four panels over the time of the watch; a missed answer or a restart is a red line across all."""
     recording = watch.parse(Path(samples).read_text(), samples)
     findings = watch.judge(recording)
-    begun = recording.rows[0]["t_s"] if recording.rows else 0.0
+    begun = recording.rows[0]["mono_s"] if recording.rows else 0.0
     figure, axes = plt.subplots(4, 1, figsize=(10, 9), sharex=True, layout="constrained")
     head = recording.head
     title = f"{head.get('host', '')}, release {head.get('release', '')}, {head.get('backend', '')}: {watch.verdict(findings)}"
@@ -34,13 +34,13 @@ def main(samples: str, picture: str) -> int:
     figure.suptitle(title + (f" ({', '.join(failed)})" if failed else ""), color=BAD if failed else "black", wrap=True)
     between = watch.intervals(recording)
     unit, name = (3600, "hours") if recording.number("seconds") >= 3600 else (60, "minutes")
-    at = [(interval.t_s - begun) / unit for interval in between]
+    at = [(interval.mono_s - begun) / unit for interval in between]
     _banded(axes[0], at, [i.factor for i in between], 1.0, watch.FACTOR_BAND, "realtime factor")
     cores = [i.cores for i in between]
     middle = watch.median(cores) if cores else 0.0
     _banded(axes[1], at, cores, middle, watch.CORES_BAND * middle, "host cores")
     rows = recording.answered
-    times = [(row["t_s"] - begun) / unit for row in rows]
+    times = [(row["mono_s"] - begun) / unit for row in rows]
     _line(axes[2], times, [row["rss_kib"] / 1024 for row in rows], "resident memory, MiB")
     if any(row["card_used_bytes"] is not None for row in rows):
         beside = axes[2].twinx()
@@ -71,9 +71,9 @@ def _banded(axis: Any, x: Sequence[float], y: Sequence[float], middle: float, ha
 
 def _breaks(recording: watch.Recording) -> list[float]:
     """Moments at which an answer is missing or another process answers."""
-    out = [row["t_s"] for row in recording.rows if row["error"]]
+    out = [row["mono_s"] for row in recording.rows if row["error"]]
     rows = recording.answered
-    out += [b["t_s"] for a, b in itertools.pairwise(rows) if (a["pid"], a["start"]) != (b["pid"], b["start"])]
+    out += [b["mono_s"] for a, b in itertools.pairwise(rows) if (a["pid"], a["start"]) != (b["pid"], b["start"])]
     return out
 
 

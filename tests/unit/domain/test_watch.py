@@ -31,7 +31,7 @@ def row(n: int, noise: random.Random) -> Row:
     """Sample n of a healthy run on a card: 0.64 host cores, memory that settles within ten minutes, a neighbour that comes and goes on the card."""
     t = n * HEAD["every_s"]
     return {
-        "t_s": f"{1.79e9 + t:.3f}", "pid": 4711, "start": 90210, "restarts": 0, "backend": "cuda", "release": "1.0+cuda", "threads": 2,
+        "t_s": f"{1.79e9 + t:.3f}", "mono_s": f"{5000 + t:.4f}", "pid": 4711, "start": 90210, "restarts": 0, "backend": "cuda", "release": "1.0+cuda", "threads": 2,
         "tick": int(t * 10_000 * (1 + noise.uniform(-1e-6, 1e-6))) // 18 * 18, "spikes": 278_510 * t, "lag_ms": f"{noise.uniform(0, 0.4):.3f}",
         "cpu_s": f"{0.64 * t + noise.uniform(-3, 3) + 5:.2f}", "rss_kib": 168_680 + (300 if n else 0) + noise.randint(0, 60), "device_bytes": 160 << 20,
         "card_used_bytes": (639 + noise.randint(0, 35)) << 20, "card_util_pct": noise.randint(37, 42), "checkpoint_failures": 0, "error": "",
@@ -99,7 +99,7 @@ def fell_back(n: int, made: Row) -> None:
 
 def silent(n: int, made: Row) -> None:
     if n == 5:
-        made.update({name: "-" for name in watch.COLUMNS if name not in ("t_s", "error")}, error="http://127.0.0.1:8700/status: timed out")
+        made.update({name: "-" for name in watch.COLUMNS if name not in ("t_s", "mono_s", "error")}, error="http://127.0.0.1:8700/status: timed out")
 
 
 def unsaved(n: int, made: Row) -> None:
@@ -153,18 +153,27 @@ def test_a_watch_that_was_cut_off_is_not_passed(drop, rule):
 
 
 def test_a_gap_between_samples_is_said():
-    assert failed(recorded(lambda n, made: made.update(t_s=f"{1.79e9 + n * 600 + (400 if n == 7 else 0):.3f}"))) == [
+    assert failed(recorded(lambda n, made: made.update(mono_s=f"{5000 + n * 600 + (400 if n == 7 else 0):.4f}"))) == [
         "complete",
         "realtime factor",
         "host cores",
     ]
 
 
+@pytest.mark.parametrize("step", [43.0, -3600.0])
+def test_a_clock_that_is_set_is_told_and_is_no_drift(step):
+    text = recorded(lambda n, made: made.update(t_s=f"{float(made['t_s']) + (step if n > 8 else 0):.3f}"))
+    told = {finding.name: finding for finding in watch.judge(watch.parse(text))}["clock"]
+
+    assert failed(text) == []
+    assert (told.verdict, f"{step:+.1f} s" in told.seen) == (watch.NOT_JUDGED, True)
+
+
 def test_what_cannot_be_judged_says_so_and_does_not_fail():
     short = {**HEAD, "every_s": 30, "seconds": 300}
 
     def quick(n, made):
-        made.update(t_s=1.79e9 + 30 * n, tick=300_000 * n, cpu_s=round(0.64 * 30 * n, 2), restarts="-", device_bytes="-")
+        made.update(t_s=1.79e9 + 30 * n, mono_s=5000 + 30 * n, tick=300_000 * n, cpu_s=round(0.64 * 30 * n, 2), restarts="-", device_bytes="-")
 
     findings = {finding.name: finding for finding in watch.judge(watch.parse(recorded(quick, short, 11)))}
 
@@ -191,9 +200,9 @@ def test_a_line_that_was_cut_off_within_itself_is_left_out():
         (recorded().replace("# every_s: 600\n", ""), "# every_s: NUMBER"),
         (recorded().replace("# every_s: 600\n", "# every_s: 0\n"), "above 0"),
         (recorded().replace("\t4711\t", "\tmany\t", 1), "f.tsv:10: expected a number in pid, found 'many'"),
-        (recorded().replace("\t4711\t90210\t", "\t4711\t", 1), "f.tsv:10: expected 17 fields, found 16"),
+        (recorded().replace("\t4711\t90210\t", "\t4711\t", 1), "f.tsv:10: expected 18 fields, found 17"),
         (recorded().replace("\t4711\t", "\tnan\t", 1), "expected a number in pid"),
-        (recorded().replace("\t4711\t", "\t-\t", 1), "without time, pid"),
+        (recorded().replace("\t4711\t", "\t-\t", 1), "without t_s, mono_s, pid"),
     ],
 )
 def test_a_file_that_is_no_watch_is_refused_with_its_line(text, said):
