@@ -7,6 +7,7 @@ import contextlib
 import os
 import shutil
 import subprocess
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -76,6 +77,14 @@ def podman(lxc_base: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     finally:
         holder.kill()
         holder.wait()
-        for left in sorted(Path("/sys/fs/cgroup").glob("*/libpod_parent/**/"), reverse=True):
-            with contextlib.suppress(OSError):  # another podman's
-                left.rmdir()
+        _no_cgroups_left()
+
+
+def _no_cgroups_left() -> None:
+    """podman's parents of cgroups outlive it; its monitors may still be ending. One that another podman uses stays."""
+    deadline = time.monotonic() + 10
+    while (left := sorted(Path("/sys/fs/cgroup").glob("*/libpod_parent/**/"), reverse=True)) and time.monotonic() < deadline:
+        for folder in left:
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+        time.sleep(0.1)
