@@ -47,7 +47,7 @@ def test_an_open_receipt_that_lies_is_told_from_one_that_does_not() -> None:
 
 
 GOOD = {
-    "kind": "deploy", "fault": "agent", "step": "d", "struck": "d", "old": ["a", "wide"], "new": ["b", "narrow"], "after_cut": "between", "receipts": ["deploy.json"],
+    "kind": "deploy", "fault": "agent", "step": "d", "struck": "d", "exit": 4, "old": ["a", "wide"], "new": ["b", "narrow"], "after_cut": "between", "receipts": ["deploy.json"],
     "lies": [], "tries": 1, "end": ["b", "narrow"], "wanted": ["b", "narrow"], "open_after": [], "saved": 5, "tick": 9, "set_aside": 0, "left": [], "seconds": 8.0,
     "second": [0, "0"],
 }  # fmt: skip
@@ -62,7 +62,7 @@ def figures(folder: Path, *rows: dict[str, Any]) -> dict[str, Any]:
 
 def test_a_good_round_meets_every_goal_but_their_number(tmp_path: Path) -> None:
     met = bench.judge(figures(tmp_path, GOOD), SOAK.GOALS)
-    assert [name for name, well in met.items() if not well] == ["rounds"]
+    assert [name for name, well in met.items() if not well] == ["cut"]
 
 
 @pytest.mark.parametrize(
@@ -82,6 +82,12 @@ def test_a_good_round_meets_every_goal_but_their_number(tmp_path: Path) -> None:
 )
 def test_each_way_to_go_wrong_misses_its_goal(tmp_path: Path, wrong: dict[str, Any], goal: str) -> None:
     assert not bench.judge(figures(tmp_path, {**GOOD, **wrong}), SOAK.GOALS)[goal]
+
+
+def test_a_round_in_which_nothing_struck_is_not_counted(tmp_path: Path) -> None:
+    random = {**GOOD, "step": ""}
+    rows = [random, {**random, "struck": "", "exit": -9}, {**random, "struck": "", "exit": 0}]
+    assert (figures(tmp_path, *rows)["rounds"], figures(tmp_path, *rows)["cut"]) == (3, 2)
 
 
 def side(backend: str, tick: int, receipts: list[str], state: str) -> dict[str, Any]:
