@@ -40,7 +40,12 @@ class Job:
 
     def clean(self, text: str) -> str:
         """Where this machine keeps things is nobody's business."""
-        return text.replace(str(self.raw), "RAW").replace(str(places.REPOSITORY), ".").replace(str(places.state()), "STATE").replace(str(Path.home()), "~")
+        return (
+            text.replace(str(self.raw), "RAW")
+            .replace(str(places.REPOSITORY), ".")
+            .replace(str(places.state()), "STATE")
+            .replace(str(Path.home()), "~")
+        )
 
     def say(self, text: str) -> None:
         """Into the transcript and onto the screen."""
