@@ -51,6 +51,22 @@ def play(box: FlyGuest, text: str) -> str:
     return box("play", str(file), "--inventory", box.fly.extra[1])
 
 
+def wait_until_gone(pids: list[int], timeout_s: float = 30.0) -> None:
+    """Nothing that a killed controller had started is left. An agent ends by itself when its stdin does, which takes it a moment."""
+    end = time.monotonic() + timeout_s
+    while left := {pid: words for pid in pids if (words := command_line(pid))}:
+        assert time.monotonic() < end, left
+        time.sleep(0.1)
+
+
+def command_line(pid: int) -> bytes:
+    """Empty for a process that is gone, or only waits to be reaped."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
 def test_a_deploy_killed_anywhere_is_finished_by_the_next(live: FlyGuest, flysim_release: Release, tmp_path: Path) -> None:
     """kill -9 of the controller, spread over a whole deploy; new settings every other time, so that a flip alone must be known, too."""
     began = time.monotonic()
@@ -67,7 +83,7 @@ def test_a_deploy_killed_anywhere_is_finished_by_the_next(live: FlyGuest, flysim
         running.kill()
         running.wait()
         live.agents_end()
-        assert not [pid for pid in below if Path(f"/proc/{pid}/cmdline").exists() and Path(f"/proc/{pid}/cmdline").read_bytes()], cut
+        wait_until_gone(below)
         live(*words, "--wait", "30")
         found = live.status()
         assert (found["seed"], live.release(), live.link("current")) == (seed, following.version, following.version), cut

@@ -80,7 +80,7 @@ EXACT = (
 )  # fmt: skip
 
 COST = (
-    Case("gpu-slow", "the trial stands still half of the time (a busy neighbour takes the card)", "cost", "GPU: realtime factor", nothing, acts.beside("cost: .* on the cuda", acts.half_speed)),
+    Case("gpu-slow", "the trial gets the card for moments only (a busy neighbour has it)", "cost", "GPU: realtime factor", nothing, acts.beside("cost: .* on the cuda", acts.starved)),
     Case("clock-stands-still", "the trial answers and its ticks do not grow", "cost", r"GPU: realtime factor 0\.[0-4]", nothing, acts.beside("cost: .* on the cuda", acts.halt)),
     Case("core-burnt", "a child of the service burns a core", "cost", "the GPU run takes .* host cores", nothing, wrapped(51, 'case "$1" in run) (while :; do :; done) & ;; esac')),
     Case("spinning-wait", "the driver waits by polling", "cost", "the GPU run takes .* host cores", shell("touch /run/double/spin", "rm -f /run/double/spin"), deploy(), DOUBLE),
