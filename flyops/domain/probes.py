@@ -45,6 +45,18 @@ def fetch(url):
         return {"error": "%s: %s" % (url, err)}
 """
 
+# /status shows the last whole batch, up to some 30 ms old, which is 1 % of three seconds: the moment at which its tick moves is the one to time by.
+_TIMED = r"""
+def timed():
+    before, status = time.monotonic(), fetch(asked["url"])
+    at, first = time.monotonic(), status.get("tick")
+    while first is not None and status.get("tick") == first and not status.get("paused") and at - before < 0.5:
+        time.sleep(0.002)
+        sent, status = time.monotonic(), fetch(asked["url"])
+        at = (sent + time.monotonic()) / 2
+    return at, status
+"""
+
 # As the service's user: root opens nodes that the service may not.
 _CUDA = r"""
 import ctypes, json, os, sys
@@ -128,19 +140,13 @@ with socket.socket() as s:
 _READS = (
     _STAT
     + _HTTP
+    + _TIMED
     + r"""
 def read():
-    # When in a slow round trip the answer was made, nobody knows: the shortest of a few is the one to time by.
-    best = None
-    for _ in range(5):
-        before = time.monotonic()
-        status = fetch(asked["url"])
-        took = time.monotonic() - before
-        if best is None or took < best["took_s"]:
-            best = {"t": before + took / 2, "took_s": took, "status": status}
-        if took < 0.005 or "tick" not in status:
-            break
-    return best
+    if asked.get("count", 2) == 1:
+        return {"t": time.monotonic(), "status": fetch(asked["url"])}
+    at, status = timed()
+    return {"t": at, "status": status}
 reads = []
 for number in range(asked.get("count", 2)):
     if number:
@@ -180,6 +186,7 @@ print(json.dumps(out))
 _SAMPLE = (
     _STAT
     + _HTTP
+    + _TIMED
     + r"""
 import glob, shutil, subprocess
 HZ = os.sysconf("SC_CLK_TCK")
@@ -207,8 +214,8 @@ def below(pid):
             total += sum((stat(child) or {"cpu": 0})["cpu"] for child in found)
     return total
 def row():
-    status = fetch(asked["url"])
-    seen, now, (busy, every) = stat(pid), time.monotonic(), machine()
+    now, status = timed()
+    seen, (busy, every) = stat(pid), machine()
     if "tick" not in status or seen is None:
         raise SystemExit(json.dumps({"rows": rows, "error": status.get("error", "process %d ended" % pid)}))
     return {"t": now, "cpu_s": (seen["cpu"] + below(pid)) / HZ, "measured": pid, "start": seen["start"], "os_threads": seen["threads"], "busy_jiffies": busy, "all_jiffies": every,
@@ -295,6 +302,7 @@ os._exit(0)
 _WATCH = (
     _STAT
     + _HTTP
+    + _TIMED
     + r"""
 import ctypes, subprocess
 HZ = os.sysconf("SC_CLK_TCK")
@@ -339,17 +347,9 @@ def restarts():
         return "-"
     done = subprocess.run(["systemctl", "show", "-p", "NRestarts", "--value", asked["unit"]], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     return done.stdout.decode("ascii", "replace").strip() or "-"
-def timed():
-    # /status shows the last whole batch, up to some 30 ms old: the moment at which its tick moves is the one to time by.
-    before, status = time.monotonic(), fetch(asked["url"])
-    after, first = time.monotonic(), status.get("tick")
-    while first is not None and status.get("tick") == first and not status.get("paused") and after - before < 0.5:
-        time.sleep(0.002)
-        sent, status = time.monotonic(), fetch(asked["url"])
-        after = (sent + time.monotonic()) / 2
-    return {"t_s": "%.3f" % (time.time() - time.monotonic() + after), "mono_s": "%.4f" % after}, status
 def row():
-    at, status = timed()
+    moment, status = timed()
+    at = {"t_s": "%.3f" % (time.time() - time.monotonic() + moment), "mono_s": "%.4f" % moment}
     seen = stat(status["pid"]) if "pid" in status else None
     if seen is None or "tick" not in status:
         return {**at, "error": str(status.get("error", "process %s ended" % status.get("pid"))).replace("\t", " ").replace("\n", " ")}
