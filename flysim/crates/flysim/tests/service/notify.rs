@@ -59,7 +59,8 @@ fn the_simulator_thread_has_a_name() {
     let mut names: Vec<String> = vec![];
     while !names.iter().any(|name| name == "flysim-sim\n") && started.elapsed() < Duration::from_secs(10) {
         let tasks = std::fs::read_dir(format!("/proc/{}/task", service.child.id())).unwrap();
-        names = tasks.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("comm")).ok()).collect();
+        names =
+            tasks.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("comm")).ok()).collect();
     }
     assert!(names.iter().any(|name| name == "flysim-sim\n"), "{names:?}");
 }
