@@ -242,17 +242,13 @@ finally:
 """
 )
 
-# The keeper outlives the agent on purpose: it knows the exit code of what it started and ends it after max_s.
-_KEEP = (
-    _STAT
-    + r"""
-import signal, subprocess
-log = os.open(asked["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+# From here on the program is nobody's child: the one that was called prints what it writes to `tell`, once that is closed, and ends.
+_DETACH = r"""
 say, tell = os.pipe()
 if os.fork():
     os.close(tell)
     with os.fdopen(say) as f:
-        print(f.read() or json.dumps({"error": "the keeper ended before it started anything"}))
+        print(f.read() or json.dumps({"error": "the program ended before it began"}))
     sys.stdout.flush()
     os.wait()
     os._exit(0)
@@ -263,6 +259,17 @@ os.close(say)
 null = os.open(os.devnull, os.O_RDWR)
 for fd in (0, 1, 2):
     os.dup2(null, fd)
+"""
+
+# The keeper outlives the agent on purpose: it knows the exit code of what it started and ends it after max_s.
+_KEEP = (
+    _STAT
+    + r"""
+import signal, subprocess
+log = os.open(asked["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+"""
+    + _DETACH
+    + r"""
 def become():
     os.setsid()
     if asked.get("uid") is not None and os.geteuid() == 0:
@@ -366,21 +373,10 @@ def write(values):
         f.write(line + "\n")
         f.flush()
         os.fsync(f.fileno())
-say, tell = os.pipe()
-if os.fork():
-    os.close(tell)
-    with os.fdopen(say) as f:
-        print(f.read() or json.dumps({"error": "the watch ended before it began"}))
-    sys.stdout.flush()
-    os.wait()
-    os._exit(0)
-os.setsid()
-if os.fork():
-    os._exit(0)
+"""
+    + _DETACH
+    + r"""
 os.chdir("/")
-null = os.open(os.devnull, os.O_RDWR)
-for number in (0, 1, 2):
-    os.dup2(null, number)
 os.write(tell, json.dumps({"pid": os.getpid(), "start": stat(os.getpid())["start"]}).encode())
 os.close(tell)
 os.nice(5)

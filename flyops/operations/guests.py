@@ -11,8 +11,11 @@ from typing import Any
 
 from flyops import places
 from flyops.domain import lxcconf
-from flyops.errors import UsageError
+from flyops.errors import EXIT_OK, UsageError
+from flyops.executor.run import RunResult
 from flyops.loading.inventory import Inventory, load_inventory
+from flyops.operations.options import ProvisionOptions, RetireOptions
+from flyops.operations.play import run_playbook
 
 INVENTORY = places.REPOSITORY / "inventory"
 LXC_PATH = "/var/lib/lxc"
@@ -35,6 +38,28 @@ def checked(name: str) -> Inventory:
     if wrong:
         raise UsageError(wrong, fix="choose another name")
     return inventory
+
+
+def play(name: str, inventory: Inventory, chosen: Mapping[str, Any], options: ProvisionOptions | RetireOptions) -> RunResult:
+    """One run of playbooks/NAME.yml; a plan is its check mode."""
+    return run_playbook(
+        places.REPOSITORY / "playbooks" / f"{name}.yml",
+        inventory=inventory,
+        extra_vars=dict(chosen),
+        check=options.plan,
+        diff=options.plan,
+        display="json" if options.json else "brief",
+        verbose=options.verbose,
+    )
+
+
+def retired(options: RetireOptions, result: RunResult, node: str = "localhost") -> int:
+    """Says where the guest's state is now, once it is gone; the exit code."""
+    if result.exit_code == EXIT_OK and not options.plan and not options.json:
+        kept = result.hosts[node].vars["guest"].get("archive")
+        there = "" if node == "localhost" else f" on {node}"
+        print(f"{options.name}: gone; " + (f"state in {kept['path']}{there} ({kept['size']} bytes)" if kept else "it held no state"))
+    return int(result.exit_code)
 
 
 def variables(inventory: Inventory, name: str) -> Mapping[str, Any]:

@@ -6,13 +6,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from flyops import places
 from flyops.errors import EXIT_OK, UsageError
-from flyops.executor.run import RunResult
 from flyops.loading.inventory import Inventory
 from flyops.operations import guests, needs
 from flyops.operations.options import ProvisionOptions, RetireOptions
-from flyops.operations.play import run_playbook
 from flyops.spec.arguments import to_bool
 
 MANAGER = "incus"
@@ -34,7 +31,7 @@ def provision(options: ProvisionOptions, inventory: Inventory, gpu: Any) -> int:
     """The exit code of the play; `gpu` is the declaration of the card as it was typed or as the inventory has it."""
     chosen = choose(options, inventory, gpu)
     _reachable(chosen, inventory, f"make the container {options.name}")
-    result = play("provision-incus", inventory, chosen, options)
+    result = guests.play("provision-incus", inventory, chosen, options)
     if result.exit_code == EXIT_OK and not options.json:
         print(summary(options, chosen, result.hosts[chosen["guest_node"]].vars["guest"]))
     return int(result.exit_code)
@@ -107,22 +104,4 @@ def retire(options: RetireOptions, inventory: Inventory, known: Mapping[str, Any
         "inventory_file": str(guests.inventory_file(options.name)),
     }
     _reachable(chosen, inventory, f"remove the container {options.name}")
-    result = play("retire-incus", inventory, chosen, options)
-    if result.exit_code == EXIT_OK and not options.plan and not options.json:
-        kept = result.hosts[node].vars["guest"].get("archive")
-        where = f"state in {kept['path']} on {node} ({kept['size']} bytes)" if kept else "it held no state"
-        print(f"{options.name}: gone; {where}")
-    return int(result.exit_code)
-
-
-def play(name: str, inventory: Inventory, chosen: Mapping[str, Any], options: ProvisionOptions | RetireOptions) -> RunResult:
-    """One run of a playbook of ours."""
-    return run_playbook(
-        places.REPOSITORY / "playbooks" / f"{name}.yml",
-        inventory=inventory,
-        extra_vars=dict(chosen),
-        check=options.plan,
-        diff=options.plan,
-        display="json" if options.json else "brief",
-        verbose=options.verbose,
-    )
+    return guests.retired(options, guests.play("retire-incus", inventory, chosen, options), node)

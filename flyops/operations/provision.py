@@ -8,13 +8,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from flyops import places
 from flyops.domain import gpuask
 from flyops.errors import EXIT_OK, UsageError
 from flyops.loading.inventory import Inventory
 from flyops.operations import deploy, guests, incus, needs, pve, rootfs, verify
 from flyops.operations.options import DeployOptions, ProvisionOptions, Target, VerifyOptions
-from flyops.operations.play import run_playbook
 from flyops.spec.arguments import to_bool
 
 WINDOW_S = 5  # of a new guest's cost; `verify` alone takes the whole window
@@ -33,15 +31,7 @@ def run(options: ProvisionOptions) -> int:
     needs.root(f"make the container {options.name}")
     needs.program("lxc-start", "run containers")
     chosen = choose(options, inventory)
-    result = run_playbook(
-        places.REPOSITORY / "playbooks" / "provision.yml",
-        inventory=inventory,
-        extra_vars=chosen,
-        check=options.plan,
-        diff=options.plan,
-        display="json" if options.json else "brief",
-        verbose=options.verbose,
-    )
+    result = guests.play("provision", inventory, chosen, options)
     if result.exit_code != EXIT_OK:
         return int(result.exit_code)
     if not options.json:

@@ -8,7 +8,6 @@ import time
 from flyops import places
 from flyops.operations import guests, incus, needs, pve
 from flyops.operations.options import RetireOptions
-from flyops.operations.play import run_playbook
 
 ON_NODE = "/var/lib/flyops/archive"  # of a Proxmox node or a host of Incus, where a guest's disk is
 
@@ -31,17 +30,4 @@ def run(options: RetireOptions) -> int:
         "archive_file": str(places.state("archive", f"{options.name}-{stamp}.tar.gz")),
         "inventory_file": str(guests.inventory_file(options.name)),
     }
-    playbook = places.REPOSITORY / "playbooks" / "retire.yml"
-    result = run_playbook(
-        playbook,
-        inventory=inventory,
-        extra_vars=chosen,
-        check=options.plan,
-        diff=options.plan,
-        display="json" if options.json else "brief",
-        verbose=options.verbose,
-    )
-    if result.exit_code == 0 and not options.plan and not options.json:
-        archive = result.hosts["localhost"].vars["guest"].get("archive")
-        print(f"{options.name}: gone; state in {archive['path']} ({archive['size']} bytes)" if archive else f"{options.name}: gone; it held no state")
-    return int(result.exit_code)
+    return guests.retired(options, guests.play("retire", inventory, chosen, options))

@@ -19,7 +19,7 @@ from tests.beds.pct import bed as pct_bed
 from tests.beds.pct.bed import PveBed
 
 pytestmark = pytest.mark.root
-play = pve.play
+play = guests.play
 
 
 class Node:
@@ -87,7 +87,7 @@ def test_provision_plan_again_change_and_retire(node: Node, capsys: pytest.Captu
 
     before = len(node.bed.calls())
     ran: list[Any] = []
-    monkeypatch.setattr(pve, "play", lambda *words: ran.append(play(*words)) or ran[-1])
+    monkeypatch.setattr(guests, "play", lambda *words: ran.append(play(*words)) or ran[-1])
     assert node.provision() == 0  # what is not typed stays as the inventory has it
     assert [host.changed for host in ran[0].hosts.values()] == [0] * len(ran[0].hosts)
     assert node.bed.conf() == conf
